@@ -1,0 +1,51 @@
+# One command builds the book, one passes the tests: `make book`, `make test`. Each makes the environment it needs.
+#   make book PYTHON=python3.12   chooses the Python of a new environment
+#   make book JOBS=1              runs one notebook at a time
+#   make test ARGS="-k attention" passes anything on to pytest
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+PORT ?= 8000
+
+.PHONY: help book test export serve clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make book    export the notebooks, run them, render the book to _build/html"
+	@echo "make test    pass the tests of the package and of the tools"
+	@echo "make export  notebooks to gpt2_book/ and tests/, and clean them; the first step of make book"
+	@echo "make serve   open the book on localhost:$(PORT)"
+	@echo "make clean   remove the book and the caches"
+
+# Installed again when the package's metadata or the proven versions change.
+$(READY): constraints.txt settings.ini setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "make: needs Python 3.10 or newer; name one that you have: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "== Installing into $(VENV): the package, its tests and the book's tools (once; some minutes)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	  echo "make: '$(PYTHON) -m venv' failed, see above (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,book]" || { \
+	  echo "make: the installation failed, see above; run the same command again to go on" >&2; exit 1; }
+	@touch $@
+
+export: $(READY)
+	@echo "== Exporting the notebooks"
+	@$(BIN)/python tools/export.py
+
+book: export
+	@echo "== Building the book (runs each notebook that has changed)"
+	@$(BIN)/python tools/build_book.py $(JOBS)
+
+test: $(READY)
+	@echo "== Running the tests"
+	@$(BIN)/python -m pytest $(ARGS)
+
+serve: $(READY)
+	@$(BIN)/python tools/build_book.py --serve --port $(PORT)
+
+clean:
+	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@echo "The environment stays; rm -r $(VENV) removes it."

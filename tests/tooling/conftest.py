@@ -1,0 +1,64 @@
+"""Fixtures for the tests of the tools: a small book of its own to build, and the built book in a browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HTML = ROOT / "_build" / "html"
+# settings.ini's [book] and [dev] bring what these tests need; with this variable set, a missing browser or book is an error
+REQUIRED = bool(os.environ.get("GPT2_BOOK_REQUIRE_BROWSER"))
+# no window, no updates, no calls home
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+if str(ROOT / "tools") not in sys.path:
+    sys.path.insert(0, str(ROOT / "tools"))
+
+
+def _lacking(reason: str) -> None:
+    (pytest.fail if REQUIRED else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def html() -> Path:
+    """The built book's folder."""
+    if not (HTML / "index.html").exists():
+        _lacking("no built book in _build/html: run `make book` first")
+    return HTML
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    executable = next(filter(None, map(shutil.which, names)), None)
+    if executable is None:
+        _lacking("no Chromium on the path (Debian: apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api") if not REQUIRED else __import__("playwright.sync_api").sync_api
+    with sync_api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=executable, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def served(html: Path):
+    """The built book's address on a server of this machine."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(html)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()

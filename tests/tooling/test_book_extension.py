@@ -1,0 +1,395 @@
+"""The road from notebook to page: directives, figures, the kept outputs, and a small book that is really built."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+import run_notebooks
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from run_notebooks import BookError, Outputs, check_figures, prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURE = """#| fig-cap: Two points on a line.
+#| fig-alt: A line through two points.
+#| label: fig-line
+#| code-fold: true
+from IPython.display import SVG
+SVG('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0L9 9"/></svg>')"""
+CELLS = [
+    new_markdown_cell("# First chapter\n\n> What it holds.\n\nSee {eq}`eq-one`, {numref}`fig-line` and $a^2$.\n\n$$\na = b\n$$ (eq-one)"),
+    new_code_cell("#| default_exp first"),
+    new_code_cell("#| hide\nsecret = 41"),
+    new_code_cell("#| export\nimport gpt2_book\n\nanswer = gpt2_book.ANSWER"),
+    new_code_cell("#| test it\nassert answer == 42\nanswer"),
+    new_code_cell(FIGURE),
+    new_markdown_cell("## Exercises\n\nWhat is one and one?"),
+    new_code_cell("#| code-fold: true\nprint('the sum is', 1 + 1)"),
+    new_markdown_cell("\\begin{align}\na &= b \\\\\n &= c\n\\end{align}"),
+]
+
+
+def write(path: Path, cells: list) -> Path:
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nb = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(nb, path)
+    return path
+
+
+def one(tmp_path: Path, source: str, **metadata) -> nbformat.NotebookNode:
+    """The only cell of a prepared notebook."""
+    return prepare(write(tmp_path / "nbs" / "07_cells.ipynb", [new_code_cell(source, metadata=metadata)])).cells[0]
+
+
+# --- directives ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "tags"),
+    [
+        ("x = 1", "x = 1", []),
+        ("#| hide\nx = 1", "x = 1", ["remove-cell"]),
+        ("#| default_exp a", "", ["remove-cell"]),
+        ("\n#| export\n#| hide_input\n\nx = 1", "x = 1", ["exported", "remove-input"]),
+        ("# | test name\nx = 1\n# a comment", "x = 1\n# a comment", ["tested"]),
+        ("#| eval: false\nx = 1", "x = 1", ["skip-execution"]),
+        ("#| code-fold: true\nx = 1", "x = 1", ["hide-input"]),
+        ("#| code-fold: false\nx = 1", "x = 1", []),
+    ],
+)
+def test_directives_become_tags(tmp_path: Path, source: str, code: str, tags: list[str]):
+    cell = one(tmp_path, source)
+    assert (cell.source, cell.metadata.get("tags", [])) == (code, tags)
+
+
+def test_tags_of_the_cell_stay(tmp_path: Path):
+    assert one(tmp_path, "#| hide\nx", tags=["raises-exception"]).metadata.tags == ["raises-exception", "remove-cell"]
+
+
+def test_figure_directives(tmp_path: Path):
+    meta = one(tmp_path, FIGURE).metadata["mystnb"]
+    assert meta["figure"] == {"caption": "Two points on a line.", "name": "fig-line"}
+    assert meta["image"] == {"alt": "A line through two points."}
+    assert meta["code_prompt_show"] == "Show code"
+
+
+def test_a_fold_below_exercises_is_a_solution(tmp_path: Path):
+    fold = "#| code-fold: true\n1 + 1"
+    cells = [new_code_cell(fold), new_markdown_cell("## Exercises"), new_code_cell(fold), new_markdown_cell("## Summary"), new_code_cell(fold)]
+    made = [c.metadata for c in prepare(write(tmp_path / "nbs" / "a.ipynb", cells)).cells if c.cell_type == "code"]
+    assert [m["mystnb"]["code_prompt_show"] for m in made] == ["Show code", "Show solution", "Show code"]
+    assert [m["tags"] for m in made] == [["hide-input"], ["hide-cell"], ["hide-input"]]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("#| exprot\nx = 1", "unknown directive `#| exprot`"),
+        ("#| fig-caption: A line\nx = 1", "unknown directive"),
+        ("#| export: x\nx = 1", "unknown directive"),
+        ("x = 1\n#| export", "stands below code"),
+        ("#| label: fig-a\nx = 1", "`label` without a `fig-cap`"),
+        ("#| fig-alt:\nx = 1", "`fig-alt` is empty"),
+        ("#| fig-alt: a\n#| fig-alt: b\nx = 1", "said twice"),
+        ("#| code-fold: yes\nx = 1", "`code-fold: yes`; it takes true or false"),
+    ],
+)
+def test_a_wrong_directive_is_refused_by_name(tmp_path: Path, source: str, reason: str):
+    with pytest.raises(BookError, match=re.escape(reason)) as e:
+        one(tmp_path, source)
+    assert str(e.value).startswith("nbs/07_cells.ipynb, cell 1 (x = 1)")
+
+
+def test_a_markdown_image_needs_alt_text(tmp_path: Path):
+    with pytest.raises(BookError, match=r"nbs/a\.ipynb, cell 1.*alt text"):
+        prepare(write(tmp_path / "nbs" / "a.ipynb", [new_markdown_cell("![](picture.svg)")]))
+
+
+# --- figures ------------------------------------------------------------------------------------------------------------
+
+
+def problems(tmp_path: Path, source: str, *outputs: dict) -> list[str]:
+    path = write(tmp_path / "nbs" / "07_cells.ipynb", [new_code_cell(source)])
+    nb = prepare(path)
+    nb.cells[0].outputs = [new_output("display_data", data) for data in outputs]
+    return check_figures(nb, path)
+
+
+SVG, TEXT = {"image/svg+xml": "<svg/>"}, {"text/plain": "Text(0, 0, 'x')"}
+CAP, ALT = "#| fig-cap: c\n", "#| fig-alt: a\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs", "reason"),
+    [
+        ("plot()", [SVG], "without `#| fig-cap: ...` and `#| fig-alt: ...`"),
+        (CAP + "plot()", [SVG], "without `#| fig-alt: ...`"),
+        (ALT + "plot()", [SVG], "without `#| fig-cap: ...`"),
+        (CAP + ALT + "plot()", [], "shows no figure"),
+        (CAP + ALT + "plot()", [SVG, TEXT], "2 outputs under one caption"),
+        ("show()", [{"text/html": '<p><img src="a.png"></p>'}], "<img> without alt text"),
+        ("show()", [{"text/html": '<img alt="" src="a.png">'}], "<img> without alt text"),
+        ("show()", [{"text/html": "<svg viewBox='0 0 1 1'/>"}], "<svg> without aria-label"),
+    ],
+)
+def test_a_figure_that_says_nothing_is_refused(tmp_path: Path, source: str, outputs: list, reason: str):
+    (problem,) = problems(tmp_path, source, *outputs)
+    assert reason in problem and problem.startswith("nbs/07_cells.ipynb, cell 1 (")
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs"),
+    [
+        (CAP + ALT + "plot()", [SVG]),
+        ("#| hide\nplot()", [SVG]),
+        ("1 + 1", [TEXT]),
+        ("show()", [{"text/html": '<img src="a.png" alt="a line"><svg aria-hidden="true"/>'}]),
+    ],
+)
+def test_a_figure_with_caption_and_alt_text_is_fine(tmp_path: Path, source: str, outputs: list):
+    assert problems(tmp_path, source, *outputs) == []
+
+
+# --- kept outputs -------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_are_kept_by_code_and_package(tmp_path: Path):
+    package = tmp_path / "gpt2_book"
+    package.mkdir()
+    (package / "a.py").write_text("x = 1\n")
+    path = write(tmp_path / "nbs" / "a.ipynb", [new_markdown_cell("Text"), new_code_cell("1 + 1")])
+
+    def name() -> str:
+        return Outputs(tmp_path).file(prepare(path), path).name
+
+    first = name()
+    write(path, [new_markdown_cell("Other text"), new_code_cell("#| code-fold: true\n1 + 1")])
+    assert name() == first, "prose and how a cell is shown do not matter"
+    write(path, [new_markdown_cell("Text"), new_code_cell("1 + 2")])
+    assert name() != first, "code does"
+    write(path, [new_markdown_cell("Text"), new_code_cell("#| eval: false\n1 + 1")])
+    assert name() != first, "and so does whether it runs"
+    write(path, [new_markdown_cell("Text"), new_code_cell("1 + 1")])
+    seen = {name()}
+    (package / "a.py").write_text("x = 2\n")
+    seen.add(name())
+    (package / "assets").mkdir()
+    (package / "assets" / "model.bin").write_bytes(b"1")
+    seen.add(name())
+    (package / "assets" / "model.bin").rename(package / "assets" / "other.bin")
+    seen.add(name())
+    assert len(seen) == 4, "a module, an asset and its name each count"
+
+
+def test_half_a_file_of_outputs_is_none(tmp_path: Path):
+    path = write(tmp_path / "nbs" / "a.ipynb", [new_code_cell("1 + 1")])
+    store, nb = Outputs(tmp_path), prepare(path)
+    nb.cells[0].outputs = [new_output("display_data", TEXT)]
+    store.keep(nb, path)
+    assert store.fill(prepare(path), path)
+    file = store.file(nb, path)
+    file.write_text(file.read_text()[:-9])
+    assert not store.fill(prepare(path), path)
+
+
+def test_a_slow_cell_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_notebooks, "TIMEOUT", 1)
+    path = write(tmp_path / "nbs" / "a.ipynb", [new_code_cell("1"), new_code_cell("import time; time.sleep(30)")])
+    (problem,) = run_notebooks.execute([path], tmp_path, say=lambda text: None)
+    assert problem.startswith("nbs/a.ipynb") and "longer than 1 s" in problem and "cell 2" in problem
+
+
+# --- a small book -------------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """A copy of the project's tools around two chapters and a package of one constant."""
+
+    def __init__(self, root: Path):
+        self.root, self.html = root, root / "_build" / "html"
+        for name in ("tools", "_assets"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("_config.yml", "settings.ini", "references.bib"):
+            shutil.copy(ROOT / name, root)
+        (root / "_toc.yml").write_text("format: jb-book\nroot: nbs/index\nchapters:\n  - file: nbs/01_first\n")
+        (root / "gpt2_book").mkdir()
+        self.package("42")
+        write(root / "nbs" / "index.ipynb", [new_markdown_cell("# The book\n\nTwo pages.")])
+        self.chapter(CELLS)
+
+    def package(self, answer: str) -> None:
+        (self.root / "gpt2_book" / "__init__.py").write_text(f"ANSWER = {answer}\n")
+
+    def chapter(self, cells: list) -> None:
+        write(self.root / "nbs" / "01_first.ipynb", cells)
+
+    def build(self, *args: str) -> tuple[int, str]:
+        command = [sys.executable, "tools/build_book.py", *args]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    def page(self, name: str = "nbs/01_first.html") -> str:
+        return (self.html / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    return Book(tmp_path_factory.mktemp("book"))
+
+
+@pytest.fixture
+def built(book: Book) -> Book:
+    book.package("42")
+    book.chapter(CELLS)
+    rc, said = book.build()
+    assert rc == 0, said
+    return book
+
+
+def test_the_page_shows_what_the_directives_say(built: Book):
+    page = built.page()
+    assert "#|" not in page and "secret" not in page and "default_exp" not in page
+    assert 'alt="A line through two points."' in page
+    assert re.search(r'<span class="caption-number">Fig\. 1\.1 </span><span class="caption-text">Two points on a line\.', page)
+    assert page.count("Show code") == 1 and page.count("Show solution") == 1
+    assert "tag_exported" in page and "tag_tested" in page
+    assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
+
+
+def test_mathematics_is_left_to_katex(built: Book):
+    page = built.page()
+    assert '<span class="math">a^2</span>' in page
+    assert re.search(r'<div class="math" id="equation-eq-one">\s*<div class="formula"[^>]*>a = b</div><span class="eqno">\(1\.1\)', page)
+    assert "\\begin{align*}" in page and "\\begin{align}" not in page, "KaTeX must not number equations as well"
+    assert "katex/katex.min.js" in page and "katex" not in built.page("nbs/index.html"), "only where there is mathematics"
+
+
+def test_pages_name_no_other_host_but_in_links(built: Book):
+    for page in (built.page(), built.page("nbs/index.html"), built.page("search.html")):
+        assert re.findall(r'<(?:script|img|iframe)\b[^>]*\bsrc="(?:https?:)?//[^"]*"', page) == []
+        assert re.findall(r'<link\b(?![^>]*rel="canonical")[^>]*\bhref="(?:https?:)?//[^"]*"', page) == []
+        assert "thebe" not in page
+
+
+def test_the_address_comes_from_settings(built: Book):
+    config = (built.root / "_config.yml").read_text()
+    assert "github.com" not in config.replace("colab.research.google.com", "")
+    ini = built.root / "settings.ini"
+    text = ini.read_text()
+    ini.write_text(re.sub(r"^(user|branch) *=.*$", r"\1 = somebody", text, flags=re.M))
+    try:
+        rc, said = built.build()
+        assert rc == 0, said
+        assert "https://colab.research.google.com/github/somebody/gpt2_book/blob/somebody/nbs/01_first.ipynb" in built.page()
+    finally:
+        ini.write_text(text)
+
+
+def test_an_unchanged_book_is_not_built_again(built: Book):
+    start = time.perf_counter()
+    rc, said = built.build()
+    assert rc == 0 and "Nothing has changed" in said and "_build/html" in said
+    assert time.perf_counter() - start < 20
+    (built.html / "nbs" / "01_first.html").unlink()
+    rc, said = built.build()
+    assert rc == 0 and "to run: 0" in said and (built.html / "nbs" / "01_first.html").exists()
+
+
+def test_a_change_of_the_package_runs_the_notebooks_again(built: Book):
+    old = set((built.root / "_build" / "outputs").iterdir())
+    built.package("42  # the same, said differently")
+    rc, said = built.build()
+    assert rc == 0 and "to run: 2" in said, said
+    assert not old & set((built.root / "_build" / "outputs").iterdir()), "outputs of another package are pruned"
+    built.package("43")
+    rc, said = built.build()
+    assert rc == 1 and "nbs/01_first.ipynb, cell 5 (assert answer == 42): AssertionError" in said, said
+
+
+def test_an_error_fails_every_time(built: Book):
+    built.chapter([*CELLS, new_code_cell("def f():\n    return 1 / 0\n\nf()")])
+    for _ in range(2):
+        rc, said = built.build()
+        assert rc == 1, said
+        assert "nbs/01_first.ipynb, cell 10 (def f():): ZeroDivisionError: division by zero" in said
+        assert "----> 2     return 1 / 0" in said and "\x1b[" not in said
+        assert "The book was not built: 1 problem(s)" in said
+
+
+def test_a_broken_reference_fails_every_time(built: Book):
+    built.chapter([*CELLS, new_markdown_cell("See {numref}`fig-nowhere`.")])
+    for _ in range(2):
+        rc, said = built.build()
+        assert rc == 1 and "nbs/01_first.ipynb, cell 10: WARNING:" in said and "fig-nowhere" in said, said
+
+
+def test_stderr_is_reported_and_not_shown(built: Book):
+    built.chapter([*CELLS, new_code_cell("import sys; print('mind the step', file=sys.stderr)")])
+    rc, said = built.build()
+    assert rc == 0 and "stderr, not on the page; the first: mind the step" in said
+    assert built.page().count("mind the step") == 1, "in the code, not below it"
+
+
+def test_a_missing_page_is_named(built: Book):
+    toc = built.root / "_toc.yml"
+    text = toc.read_text()
+    toc.write_text(text + "  - file: nbs/02_second\n")
+    try:
+        rc, said = built.build()
+        assert rc == 1 and "_toc.yml lists `nbs/02_second`" in said
+    finally:
+        toc.write_text(text)
+
+
+def test_serving_the_book(built: Book, tmp_path: Path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "tools/build_book.py", "--serve", "--port", str(port)], cwd=built.root, stdout=subprocess.PIPE)
+    try:
+        assert f"http://localhost:{port}/".encode() in server.stdout.readline()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as reply:
+            assert b"nbs/index.html" in reply.read()
+        rc, said = built.build("--serve", "--port", str(port))
+        assert rc == 1 and "choose another" in said
+    finally:
+        server.terminate()
+        server.wait(10)
+    shutil.copytree(built.root / "tools", tmp_path / "tools")
+    done = subprocess.run([sys.executable, "tools/build_book.py", "--serve"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "run `make book` first" in done.stderr
+
+
+# --- the project's own book ---------------------------------------------------------------------------------------------
+
+
+def test_every_notebook_is_in_the_table_of_contents():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    listed = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    there = sorted(f"nbs/{p.stem}" for p in (ROOT / "nbs").glob("*.ipynb"))
+    assert sorted(x for x in listed if x.startswith("nbs/")) == there
+    assert all((ROOT / f"{x}.md").exists() for x in listed if not x.startswith("nbs/"))
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "nbs").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_every_notebook_can_become_a_page(path: Path):
+    nb = prepare(path)
+    assert nb.cells[0].source.startswith("# ")
+    assert json.loads(path.read_text())["nbformat"] == 4
+
+
+def test_every_module_is_on_the_api_page():
+    named = re.findall(r"automodule:: gpt2_book\.(\w+)", (ROOT / "api.md").read_text())
+    assert sorted(named) == sorted(p.stem for p in (ROOT / "gpt2_book").glob("[a-z]*.py"))

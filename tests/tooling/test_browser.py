@@ -1,0 +1,211 @@
+"""The built book as a reader meets it: in a browser, on a wide and a narrow screen, light and dark, served and from a file."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+CHAPTERS = sorted(str(p.relative_to(HTML)) for p in HTML.glob("nbs/*.html"))
+PAGES = [*CHAPTERS, *(name for name in ("api.html", "search.html") if (HTML / name).exists())]
+
+
+class Parsed(HTMLParser):
+    """What the link checks need of a page: its anchors, its links, its text line by line."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.ids, self.links, self.text = set(), [], ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        a = dict(attrs)
+        self.ids |= {a[k] for k in ("id", "name") if a.get(k)}
+        self.links += [a[k] for k in ("href", "src") if a.get(k) and (tag, a.get("rel")) != ("link", "canonical")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def parsed(html: Path) -> dict[Path, Parsed]:
+    return {path: Parsed(path) for path in sorted(html.rglob("*.html")) if "_static" not in path.parts}
+
+
+# --- without a browser --------------------------------------------------------------------------------------------------
+
+
+def test_links_and_anchors_resolve(html: Path, parsed: dict[Path, Parsed]):
+    broken = []
+    for path, page in parsed.items():
+        for link in page.links:
+            url, anchor = urldefrag(link)
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https", "mailto", "data", "javascript"):
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.exists():
+                broken.append(f"{path.relative_to(html)}: {link} does not exist")
+            elif anchor and target.suffix == ".html" and unquote(anchor) not in parsed[target].ids:
+                broken.append(f"{path.relative_to(html)}: {link} has no such anchor")
+    assert not broken, "\n".join(broken)
+
+
+def test_no_directive_is_printed(html: Path, parsed: dict[Path, Parsed]):
+    shown = [f"{path.relative_to(html)}: {m[0]}" for path, p in parsed.items() for m in re.finditer(r"^#\s?\|.*", p.text, re.M)]
+    shown = [s for s in shown if not s.startswith("_modules")]
+    assert not shown, "\n".join(shown)
+
+
+@pytest.mark.parametrize("name", CHAPTERS or [None])
+def test_colab_edit_and_download_buttons(html: Path, parsed: dict[Path, Parsed], name: str):
+    ini = ConfigParser(delimiters=["="])
+    ini.read(ROOT / "settings.ini", encoding="utf-8")
+    git_url, branch = ini["DEFAULT"]["git_url"], ini["DEFAULT"]["branch"]
+    notebook = f"{name.removesuffix('.html')}.ipynb"
+    links = parsed[html / name].links
+    assert git_url.replace("https://github.com", "https://colab.research.google.com/github") + f"/blob/{branch}/{notebook}" in links
+    assert f"{git_url}/edit/{branch}/{notebook}" in links
+    assert f"../_sources/{notebook}" in links
+    assert (html / "_sources" / notebook).read_bytes() == (ROOT / notebook).read_bytes(), "run `make book`: the book is stale"
+
+
+def test_every_module_is_on_the_api_page(html: Path, parsed: dict[Path, Parsed]):
+    modules = [p.stem for p in (ROOT / "gpt2_book").glob("[a-z]*.py")]
+    assert [m for m in modules if f"module-gpt2_book.{m}" not in parsed[html / "api.html"].ids] == []
+
+
+# --- with a browser -----------------------------------------------------------------------------------------------------
+
+# elements of the article that reach past the window and stand in no box that scrolls
+CLIPPED = """() => [...document.querySelectorAll('article *, .bd-article *')].filter(el => {
+  const r = el.getBoundingClientRect();
+  if (r.right <= innerWidth + 1 || r.width < 2 || !el.checkVisibility({visibilityProperty: true})) return false;
+  for (let e = el; e && e !== document.body; e = e.parentElement) {
+    if (e.matches('svg, .katex-mathml, .visually-hidden, .sr-only')) return false;
+    if (e !== el && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.getBoundingClientRect().right <= innerWidth + 1) return false;
+  }
+  return true;
+}).slice(0, 5).map(el => el.outerHTML.slice(0, 120))"""
+OVERFLOW = "() => document.documentElement.scrollWidth - innerWidth"
+NO_ALT = """() => [...document.querySelectorAll('img')].filter(e => !(e.getAttribute('alt') || '').trim()).concat(
+  [...document.querySelectorAll('svg')].filter(e => !e.closest('[aria-hidden="true"]') && !e.getAttribute('aria-label')
+    && !e.getAttribute('aria-labelledby') && !e.querySelector('title') && !e.closest('button, a, label, summary')))
+  .map(e => e.outerHTML.slice(0, 160))"""
+MATH = """() => {
+  const all = [...document.querySelectorAll('span.math, div.math > .formula')];
+  const walk = document.createTreeWalker(document.querySelector('article, .bd-article') || document.body, NodeFilter.SHOW_TEXT);
+  const raw = [];
+  while (walk.nextNode()) {
+    const t = walk.currentNode;
+    if (!t.parentElement.closest('pre, code, .katex, script, style, .highlight') && /\\\\[([]|\\\\[a-zA-Z]{2,}|\\$\\$/.test(t.data)) raw.push(t.data.slice(0, 80));
+  }
+  return {all: all.length, errors: [...document.querySelectorAll('.katex-error')].map(e => e.title),
+    bare: all.filter(e => !e.querySelector('.katex-mathml math') || !e.querySelector('.katex-html')).map(e => e.textContent.slice(0, 80)), raw};
+}"""
+# the worst contrast between a letter and what lies behind it, in code, text and captions
+CONTRAST = """() => {
+  const rgba = s => { const m = s.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] > 0.9) return c; } return [255, 255, 255, 1]; };
+  const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const worst = [];
+  for (const e of document.querySelectorAll('.bd-article :is(p, li, h2, figcaption p, code, pre, pre span, a.reference, summary, th, td)')) {
+    if (!e.textContent.trim() || !e.checkVisibility() || e.closest('.katex')) continue;
+    const [a, b] = [light(rgba(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    worst.push([(a + 0.05) / (b + 0.05), e.outerHTML.slice(0, 100)]);
+  }
+  return worst.sort((x, y) => x[0] - y[0])[0] || [21, ''];
+}"""
+
+
+class Visit:
+    """A page opened in the browser, with all that it asked for and complained about on the way."""
+
+    def __init__(self, browser, url: str, *, width: int = 1280, dark: bool = False):
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
+        self.page.set_default_timeout(20_000)
+        self.requests, self.complaints = [], []
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.on("response", lambda r: r.status >= 400 and self.complaints.append(f"{r.status} {r.url}"))
+        self.page.on("requestfailed", lambda r: self.complaints.append(f"failed: {r.url}"))
+        self.page.on("console", lambda m: m.type == "error" and self.complaints.append(m.text))
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.goto(url, wait_until="load")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.page.close()
+
+    def check(self, home: str) -> None:
+        """No error, and nothing asked of anyone but `home`."""
+        assert not self.complaints, "\n".join(self.complaints)
+        elsewhere = [u for u in self.requests if not u.startswith((home, "data:", "blob:"))]
+        assert not elsewhere, "\n".join(elsewhere)
+
+    def check_math(self) -> int:
+        math = self.page.evaluate(MATH)
+        assert (math["errors"], math["bare"], math["raw"]) == ([], [], []), math
+        return math["all"]
+
+
+@pytest.mark.parametrize("name", PAGES or [None])
+def test_page(browser, served: str, name: str):
+    with Visit(browser, f"{served}/{name}") as v:
+        for width in (1280, 390):
+            v.page.set_viewport_size({"width": width, "height": 900})
+            assert v.page.evaluate(OVERFLOW) <= 0, f"the page scrolls sideways at {width}"
+            assert v.page.evaluate(CLIPPED) == [], f"cut off at {width}"
+        assert v.page.evaluate(NO_ALT) == []
+        for theme in ("light", "dark"):
+            v.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+            ratio, where = v.page.evaluate(CONTRAST)
+            assert ratio >= 4.5, f"hard to read in the {theme} theme: {where}"
+        v.check_math()
+        v.check(served)
+
+
+@pytest.mark.parametrize("name", CHAPTERS[:3] or [None])
+def test_page_from_a_file(browser, html: Path, name: str):
+    with Visit(browser, (html / name).as_uri()) as v:
+        v.check_math()
+        v.check("file://")
+
+
+def test_mathematics_is_there_at_all(browser, served: str):
+    with Visit(browser, f"{served}/nbs/11_attention.html") as v:
+        assert v.check_math() > 10
+        assert v.page.locator("div.math .eqno a.headerlink").count() > 0
+        assert v.page.locator("article a.reference[href^='#equation-']").count() > 0
+
+
+@pytest.mark.parametrize("kind", ["served", "file"])
+@pytest.mark.parametrize(("words", "chapter"), [("sinusoid", "10_positional_encoding"), ("permutation", "11_attention"), ("merges", "01_tokenization")])
+def test_search_finds_the_chapter(browser, html: Path, served: str, kind: str, words: str, chapter: str):
+    home = served if kind == "served" else html.as_uri()
+    with Visit(browser, f"{home}/nbs/index.html") as v:
+        v.page.keyboard.press("Control+k")
+        v.page.keyboard.type(words)
+        v.page.keyboard.press("Enter")
+        v.page.wait_for_selector(f"#search-results a[href*='{chapter}']")
+        v.check(home)
+
+
+def test_dark_mode_button(browser, served: str):
+    with Visit(browser, f"{served}/nbs/index.html") as v:
+        background = "getComputedStyle(document.body).backgroundColor"
+        seen = {v.page.evaluate("document.documentElement.dataset.theme"): v.page.evaluate(background)}
+        for _ in range(2):  # automatic, light, dark
+            v.page.locator(".theme-switch-button:visible").first.click()
+            seen[v.page.evaluate("document.documentElement.dataset.theme")] = v.page.evaluate(background)
+        assert set(seen) == {"light", "dark"} and len(set(seen.values())) == 2
+        theme = v.page.evaluate("document.documentElement.dataset.theme")
+        v.page.reload()
+        assert v.page.evaluate("document.documentElement.dataset.theme") == theme, "the choice is forgotten"

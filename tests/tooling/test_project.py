@@ -1,0 +1,220 @@
+"""The rules of the house: what holds for every chapter, and what stands in one place only."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from export import GENERATED, Notebook, Project, clean, export  # noqa: E402
+
+ini = ConfigParser(delimiters=["="])
+ini.read(ROOT / "settings.ini", encoding="utf-8")
+SETTINGS = ini["DEFAULT"]
+PROJECT = Project.read(ROOT)
+NOTEBOOKS = {path.stem: path for path in PROJECT.notebooks()}
+CHAPTERS = [
+    name for name in NOTEBOOKS if re.match(r"[0-8]\d_", name) and not name.startswith("00_")
+]  # not the appendices
+EXPORTING = [name for name in NOTEBOOKS if Notebook.read(NOTEBOOKS[name], PROJECT.package).exports]
+LIMIT = 500_000  # bytes of a file in the repository
+
+
+def cells(name: str, kind: str) -> list[str]:
+    found = json.loads(NOTEBOOKS[name].read_text(encoding="utf-8"))["cells"]
+    return ["".join(c["source"]) for c in found if c["cell_type"] == kind]
+
+
+def files() -> list[Path]:
+    """What belongs to the project: all that git knows, or would add."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("not a git repository")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in names.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def texts() -> dict[str, str]:
+    found = {}
+    for path in files():
+        try:
+            found[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+# --- a chapter's form -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_clean(name):
+    text = NOTEBOOKS[name].read_text(encoding="utf-8")
+    unchanged = text == clean(text, PROJECT.cell_metadata)
+    assert unchanged, "outputs, counts or metadata: run `make export`"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_start_with_a_title_and_one_sentence(name):
+    first = cells(name, "markdown")[0].splitlines()
+    assert first[0].startswith("# ")
+    quoted = [line for line in first if line.startswith(">")]
+    assert len(quoted) == 1
+    assert re.fullmatch(r"> \S.*[.?!]", quoted[0])
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_chapters_end_with_exercises_a_summary_and_references(name):
+    text = "\n".join(cells(name, "markdown"))
+    headings = re.findall(r"^## (.+?)\s*$", text, re.MULTILINE)
+    assert headings[-3:] == ["Exercises", "Summary", "References"]
+    assert text.rstrip().endswith("```{bibliography}\n:filter: docname in docnames\n```")
+    exercises = text[text.index("## Exercises") : text.index("## Summary")]
+    assert 3 <= exercises.count("```{dropdown} Hint") <= 6
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_exercise_has_a_solution_that_runs(name):
+    found = json.loads(NOTEBOOKS[name].read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(c["source"]) for c in found]
+    start, end = (
+        next(i for i, s in enumerate(sources) if re.search(rf"^## {heading}", s, re.MULTILINE))
+        for heading in ("Exercises", "Summary")
+    )
+    solutions = [s for s in sources[start:end] if s.startswith("#| code-fold: true")]
+    assert len(solutions) >= sum(s.count("```{dropdown} Hint") for s in sources[start:end])
+    assert not [s for s in solutions if "skip" in s or "eval: false" in s]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_install_the_package_where_it_is_missing(name):
+    """In Colab the first cell that imports the package comes after one that installs it, the same in every chapter."""
+    code = cells(name, "code")
+    uses = next(
+        (i for i, s in enumerate(code) if re.search(rf"^\s*(import|from) {PROJECT.package}\b", s, re.MULTILINE)), None
+    )
+    if uses is None:
+        pytest.skip("does not import the package")
+    package = PROJECT.package
+    install = (
+        f'#| hide\nimport importlib.util\nif importlib.util.find_spec("{package}") is None:\n'
+        f'    %pip install -q "{package}[notebook]"'
+    )
+    assert install in [re.sub(r"\n\n+", "\n", s) for s in code[:uses]]
+
+
+def code_lines(source: str, node: ast.AST) -> int:
+    """Count the lines of a cell, or of a function's body, that are neither blank nor docstring."""
+    counted = {i for i, line in enumerate(source.splitlines(), 1) if line.strip()}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(inner) is not None:
+            counted -= set(range(inner.body[0].lineno, inner.body[0].end_lineno + 1))
+    if isinstance(node, ast.FunctionDef):
+        counted &= set(range(node.body[0].lineno, node.end_lineno + 1))
+    return len(counted)
+
+
+@pytest.mark.parametrize("name", EXPORTING)
+def test_export_cells_hold_one_idea(name):
+    """Functions of 25 lines and cells of 40; a class alone in its cell may have 50."""
+    too_long = []
+    for cell in Notebook.read(NOTEBOOKS[name], PROJECT.package).exports:
+        tree = ast.parse(cell.code)
+        limit = 50 if [type(node) for node in tree.body] == [ast.ClassDef] else 40
+        if (length := code_lines(cell.code, tree)) > limit:
+            too_long.append(f"{cell}: {length} lines of code, {limit} at most")
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            if (length := code_lines(cell.code, function)) > 25:
+                too_long.append(f"{cell}: {function.name} has {length} lines of code, 25 at most")
+    assert too_long == []
+
+
+# --- one chapter, one module, one test file ---------------------------------------------------------------------------
+
+
+def test_the_export_is_in_step(tmp_path):
+    shutil.copy(ROOT / "settings.ini", tmp_path)
+    for folder, pattern in ((PROJECT.nbs, "*.ipynb"), (PROJECT.package, "*.py"), ("tests", "test_*.py")):
+        (tmp_path / folder).mkdir()
+        for path in (ROOT / folder).glob(pattern):
+            shutil.copy(path, tmp_path / folder)
+    assert export(tmp_path) == [], "run `make export`"
+
+
+def test_every_chapter_has_its_module_and_its_tests():
+    modules = {Notebook.read(NOTEBOOKS[name], PROJECT.package).module for name in EXPORTING}
+    assert None not in modules
+    assert {p.stem for p in (ROOT / PROJECT.package).glob("*.py")} == modules | {"__init__"}
+    generated = [p for p in (ROOT / "tests").glob("test_*.py") if GENERATED.search(p.read_text(encoding="utf-8"))]
+    assert {p.stem.removeprefix("test_") for p in generated} == modules
+
+
+def test_every_notebook_is_in_the_list_of_changes():
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert [name for name in NOTEBOOKS if f"`{name}`" not in changes] == []
+
+
+def test_modules_import_one_another_in_one_direction():
+    """Also within functions. What only notebooks import, no module imports."""
+    graph = {}
+    for path in (ROOT / PROJECT.package).glob("*.py"):
+        if path.stem == "__init__":
+            continue
+        nodes = [
+            n
+            for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(n, ast.ImportFrom) and n.level
+        ]
+        graph[path.stem] = {n.module or alias.name for n in nodes for alias in n.names}
+    assert "plots" not in set().union(*graph.values())
+    assert "model" not in graph["pretrained"] | graph["sampling"]
+    while graph:  # take away what needs nothing that is left
+        free = {module for module, needs in graph.items() if not needs & graph.keys()}
+        assert free, f"a circle in {graph}"
+        graph = {module: needs for module, needs in graph.items() if module not in free}
+
+
+# --- said once --------------------------------------------------------------------------------------------------------
+
+
+def test_the_address_of_the_repository_is_in_settings_ini_alone():
+    address = re.compile(
+        rf"github\.com/{SETTINGS['user']}\b|{SETTINGS['user']}\.github\.io|github\.com/[\w-]+/{SETTINGS['repo']}\b"
+    )
+    assert re.search(address, SETTINGS["git_url"])
+    assert [name for name, text in texts().items() if name != "settings.ini" and address.search(text)] == []
+
+
+def test_no_path_of_a_machine():
+    path = re.compile(r"/(?:home|Users)/(?!runner\b)\w+/|[A-Z]:\\\\?Users\\|/root/")
+    own = Path(__file__).relative_to(ROOT).as_posix()
+    assert {name: m[0] for name, text in texts().items() if name != own and (m := path.search(text))} == {}
+
+
+def test_the_bibliography_has_what_is_cited_and_nothing_else():
+    entries = re.findall(r"^@\w+\{\s*([^,\s]+)", (ROOT / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [key for key, count in Counter(entries).items() if count > 1] == []
+    text = "\n".join(s for name in NOTEBOOKS for s in cells(name, "markdown"))
+    text += "\n".join(p.read_text(encoding="utf-8") for p in ROOT.glob("*.md"))
+    roles = [
+        re.sub(r"\{[^}]*\}", "", keys) for keys in re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", text)
+    ]  # {p. 3} is no key
+    cited = {key.strip() for keys in roles for key in keys.split(",")}
+    assert sorted(cited - set(entries)) == [], "cited, but not in references.bib"
+    assert sorted(set(entries) - cited) == [], "in references.bib, but not cited"
+
+
+def test_no_large_files():
+    known = re.compile(r"_assets/katex/|gpt2_book/assets/[^/]+/model\.safetensors$")
+    sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size for path in files()}
+    assert {name: size for name, size in sizes.items() if size > LIMIT and not known.match(name)} == {}
+    assert sum(size for name, size in sizes.items() if name.endswith(".safetensors")) <= 8 * 1024**2

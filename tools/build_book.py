@@ -1,0 +1,157 @@
+"""Build the book: execute the notebooks, render the pages to `_build/html`, fail with the reason on any error or warning.
+
+python tools/build_book.py [jobs]     build, `jobs` notebooks at a time (2)
+python tools/build_book.py --serve    open the built book on localhost; builds nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import http.server
+import importlib.metadata
+import io
+import json
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "_build"
+HTML = OUT / "html"
+STAMP = OUT / "book.json"  # what the last good build was made from, and the files it made
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def toc_documents() -> tuple[str, list[Path]]:
+    """Return the name of the book's first page, and the files of all its pages."""
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    site = parse_toc_yaml(ROOT / "_toc.yml")
+    files = []
+    for name in site:
+        found = [f for suffix in (".ipynb", ".md") if (f := ROOT / f"{name.removesuffix(suffix)}{suffix}").exists()]
+        if not found:
+            raise SystemExit(f"_toc.yml lists `{name}`, but there is no such notebook or page")
+        files.append(found[0])
+    return site.root.docname.removesuffix(".ipynb"), files
+
+
+def inputs_key(pages: list[Path]) -> str:
+    """Hash everything that the book is made from, the installed packages included."""
+    h = hashlib.sha256("\n".join(sorted(f"{d.name}=={d.version}" for d in importlib.metadata.distributions())).encode())
+    files = [ROOT / n for n in ("_toc.yml", "_config.yml", "references.bib", "settings.ini")] + pages
+    for folder in ("gpt2_book", "_assets", "tools"):
+        files += [f for f in sorted((ROOT / folder).rglob("*")) if f.is_file() and "__pycache__" not in f.parts]
+    for file in files:
+        h.update(f"{file.relative_to(ROOT)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return h.hexdigest()
+
+
+def pages_key() -> str:
+    """Hash the names and sizes of the built files: a page deleted or half written is built again."""
+    files = sorted(f for f in HTML.rglob("*") if f.is_file())
+    return hashlib.sha256("\n".join(f"{f.relative_to(HTML)} {f.stat().st_size}" for f in files).encode()).hexdigest()
+
+
+def readable(warnings: str) -> list[str]:
+    """Turn Sphinx's warnings into one problem each, with the cell for the notebooks' five-digit line numbers."""
+    from run_notebooks import ANSI
+
+    text = re.sub(r"(\.ipynb):(\d+)\d{4}:", r"\1, cell \2:", ANSI.sub("", warnings).replace(f"{ROOT}/", ""))
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def render(first: str, jobs: int) -> list[str]:
+    """Render the pages from nothing, so that no warning goes unsaid the second time; return the warnings."""
+    from jupyter_book.sphinx import build_sphinx
+
+    for folder in (HTML, OUT / ".doctrees", OUT / "jupyter_execute"):
+        shutil.rmtree(folder, ignore_errors=True)
+    warnings = io.StringIO()
+    overrides = {"external_toc_path": str(ROOT / "_toc.yml"), "latex_individualpages": False}
+    with contextlib.redirect_stderr(warnings):
+        result = build_sphinx(
+            str(ROOT), str(HTML), path_config=ROOT / "_config.yml", noconfig=True, confoverrides=overrides,
+            warningiserror=True, keep_going=True, jobs=jobs, quiet=True,
+        )  # fmt: skip
+    said = readable(warnings.getvalue())
+    if result == 0:
+        (HTML / ".nojekyll").touch()  # GitHub Pages leaves out folders such as _static without it
+        if first != "index":
+            link = f'<meta charset="utf-8"><title>GPT-2 from scratch</title><meta http-equiv="refresh" content="0; url={first}.html">'
+            (HTML / "index.html").write_text(f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n')
+        return []
+    return said or [f"Sphinx failed: {result}"]
+
+
+def build(jobs: int) -> int:
+    start = time.perf_counter()
+    first, pages = toc_documents()
+    key = inputs_key(pages)
+    try:
+        unchanged = json.loads(STAMP.read_text()) == {"inputs": key, "pages": pages_key()}
+    except (OSError, ValueError):
+        unchanged = False
+    if unchanged:
+        say("Nothing has changed since the book was built.")
+    else:
+        import run_notebooks
+
+        STAMP.unlink(missing_ok=True)
+        problems = run_notebooks.execute([p for p in pages if p.suffix == ".ipynb"], ROOT, jobs=jobs, say=say)
+        if not problems:
+            say("Rendering the pages")
+            problems = render(first, jobs)
+        if problems:
+            rule = "-" * 100
+            print(rule, *problems, rule, f"The book was not built: {len(problems)} problem(s), above.", sep="\n", file=sys.stderr)
+            return 1
+        STAMP.write_text(json.dumps({"inputs": key, "pages": pages_key()}))
+    say(f"The book is in {HTML.relative_to(ROOT)} ({len(pages)} pages, {time.perf_counter() - start:.0f} s).")
+    say(f"Open {(HTML / 'index.html').as_uri()}, or run `make serve`.")
+    return 0
+
+
+def serve(port: int) -> int:
+    if not (HTML / "index.html").exists():
+        print("There is no book to serve yet: run `make book` first.", file=sys.stderr)
+        return 1
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, directory=str(HTML), **kwargs)
+
+        def log_message(self, *args) -> None:
+            pass
+
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as e:
+        print(f"Port {port} is taken ({e.strerror}); choose another: python tools/build_book.py --serve --port {port + 1}", file=sys.stderr)
+        return 1
+    say(f"The book is at http://localhost:{port}/  (Ctrl+C ends it)")
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("jobs", nargs="?", type=int, default=2, help="notebooks to run at a time (2)")
+    parser.add_argument("--serve", action="store_true", help="serve the built book on localhost, build nothing")
+    parser.add_argument("--port", type=int, default=8000, help="port for --serve (8000)")
+    args = parser.parse_args()
+    return serve(args.port) if args.serve else build(args.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

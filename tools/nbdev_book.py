@@ -1,0 +1,145 @@
+"""The book's Sphinx extension: executed nbdev notebooks as pages, the repository's address, mathematics without a CDN."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import nbformat
+from docutils import nodes
+from pybtex.database import Entry
+from pybtex.plugin import register_plugin
+from pybtex.style.formatting.alpha import Style as AlphaStyle
+from pybtex.style.labels import BaseLabelStyle
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
+from sphinx.environment.collectors.toctree import TocTreeCollector
+from sphinx.errors import SphinxError
+from sphinx.locale import _
+from sphinx.util.math import get_node_equation_number
+
+sys.path.insert(0, str(Path(__file__).parent))
+import run_notebooks  # noqa: E402  (beside this file)
+
+# --- notebooks ------------------------------------------------------------------------------------------------------------
+
+
+def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Give Sphinx the executed notebook, its directives obeyed, in place of the one in the repository."""
+    path = Path(app.env.doc2path(docname))
+    if path.suffix != ".ipynb":
+        return
+    root = Path(app.srcdir)
+    try:
+        nb = run_notebooks.prepare(path, source[0])
+    except run_notebooks.BookError as e:
+        raise SphinxError(str(e)) from e
+    store = run_notebooks.Outputs(root)
+    if not store.fill(nb, path):  # tools/build_book.py has run them all; a bare `jupyter-book build .` comes here
+        if problems := run_notebooks.execute([path], root, jobs=1):
+            raise SphinxError("\n".join(problems))
+        store.fill(nb, path)
+    source[0] = nbformat.writes(nb)
+
+
+# --- mathematics: TeX in the page, rendered by KaTeX when it is opened (_assets/math.js) -------------------------------------
+
+
+def visit_math(self, node: nodes.math) -> None:
+    self.body.append(self.starttag(node, "span", "", CLASS="math") + self.encode(node.astext()) + "</span>")
+    raise nodes.SkipNode
+
+
+def visit_math_block(self, node: nodes.math_block) -> None:
+    tex = node.astext().strip()
+    if node.get("nowrap"):  # an amsmath environment: the book numbers equations, KaTeX does not
+        tex = re.sub(r"\\(begin|end)\{(align|alignat|equation|gather)\}", r"\\\1{\2*}", re.sub(r"\\label\{[^}]*\}", "", tex))
+    elif re.search(r"\\\\(?![^{}]*\\end)", tex) and not tex.startswith(r"\begin"):
+        tex = rf"\begin{{split}}{tex}\end{{split}}"
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    self.body.append(f'<div class="formula" tabindex="0">{self.encode(tex)}</div>')
+    if node.get("number"):
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        self.add_permalink_ref(node, _("Link to this equation"))
+        self.body.append("</span>")
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def add_katex(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    if app.env.get_domain("math").data["has_equations"].get(pagename):
+        app.add_css_file("katex/katex.min.css", priority=400)
+        app.add_js_file("katex/katex.min.js", loading_method="defer")
+        app.add_js_file("math.js", loading_method="defer")
+
+
+# --- chapter numbers: a chapter carries its notebook's number, so nbs/11_attention.ipynb is chapter 11, with figure 11.1 ------
+
+
+def number_chapters(collector: TocTreeCollector, env: BuildEnvironment) -> list[str]:
+    """Take the place of Sphinx's counting from one: number each page by its file, and none of its sections."""
+    env.toc_secnumbers = {}
+    for docname, toc in env.tocs.items():
+        if match := re.match(r"nbs/(\d+)_", docname):
+            number = (int(match[1]),)
+            headings = list(toc.findall(nodes.reference))
+            env.toc_secnumbers[docname] = {h["anchorname"]: None for h in headings} | {"": number}
+            headings[0]["secnumber"] = env.titles[docname]["secnumber"] = number
+    return []
+
+
+# --- references: listed under the names by which the text cites them -----------------------------------------------------------
+
+
+class AuthorYearLabels(BaseLabelStyle):
+    """Label a paper as a citation in the text does: `Vaswani et al., 2017`."""
+
+    def format_labels(self, sorted_entries: list[Entry]) -> Iterator[str]:
+        for entry in sorted_entries:
+            people = entry.persons.get("author") or entry.persons.get("editor") or []
+            names = [" ".join(str(part) for part in p.rich_prelast_names + p.rich_last_names) for p in people]
+            name = f"{names[0]} et al." if len(names) > 2 else " and ".join(names) or entry.fields.get("title", entry.key)
+            yield f"{name}, {entry.fields.get('year', 'n.d.')}"
+
+
+class AuthorYearStyle(AlphaStyle):
+    default_label_style = AuthorYearLabels
+
+
+register_plugin("pybtex.style.formatting", "author_year_labels", AuthorYearStyle)
+
+# --- configuration ----------------------------------------------------------------------------------------------------------
+
+
+def configure(app: Sphinx, config: Config) -> None:
+    """Take the repository's address from settings.ini, its only home, and see that nothing switches `-j` off."""
+    ini = ConfigParser(delimiters=["="])
+    ini.read(Path(app.srcdir) / "settings.ini", encoding="utf-8")
+    s = ini["DEFAULT"]
+    config.html_baseurl = s["doc_host"] + s["doc_baseurl"]
+    config.html_theme_options |= {"repository_url": s["git_url"], "repository_branch": s["branch"], "path_to_docs": ""}
+    sys.path.insert(0, str(app.srcdir))  # autodoc shows the package of this tree
+    TocTreeCollector.assign_section_numbers = number_chapters  # after sphinx_multitoc_numbering has put its own there
+    for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):  # safe in parallel, but they never say so
+        if extension := app.extensions.get(name):
+            extension.parallel_read_safe = True
+
+
+def drop_thebe(app: Sphinx) -> None:
+    """Jupyter Book always loads sphinx_thebe, which puts a script of another host on every page."""
+    for name, listeners in app.events.listeners.items():
+        app.events.listeners[name] = [x for x in listeners if getattr(x.handler, "__module__", "") != "sphinx_thebe"]
+    app.registry.css_files[:] = [c for c in app.registry.css_files if "thebe" not in c[0]]
+
+
+def setup(app: Sphinx) -> dict:
+    drop_thebe(app)
+    app.add_html_math_renderer("katex", (visit_math, None), (visit_math_block, None))
+    app.connect("config-inited", configure, priority=100)
+    app.connect("source-read", read_notebook)
+    app.connect("html-page-context", add_katex)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

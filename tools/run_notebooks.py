@@ -1,0 +1,297 @@
+"""Prepare and execute the book's notebooks: check the `#|` directives, turn them into what MyST-NB understands, run the
+cells, and keep the outputs for as long as neither the code cells nor the package change."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+DIRECTIVE = re.compile(r"^\s*#\s*\|\s*(.*?)\s*$")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+TIMEOUT = 600  # seconds a cell may take
+VERSIONS = ("torch", "numpy", "transformers", "tiktoken", "safetensors", "matplotlib")  # a new one runs the book again
+
+# What a directive means on the page: the tag that MyST-NB (or, for skip-execution, nbclient) obeys.
+FLAGS = {
+    "hide": "remove-cell",
+    "default_exp": "remove-cell",
+    "hide_input": "remove-input",
+    "hide_output": "remove-output",
+    "export": "exported",
+    "test": "tested",
+}
+OPTIONS = {"fig-cap", "fig-alt", "label", "code-fold", "eval"}
+
+
+class BookError(Exception):
+    """A notebook that cannot become a page. The message names the notebook and, where there is one, the cell."""
+
+
+class Cell:
+    """Where a problem is: prints as `nbs/11_attention.ipynb, cell 7 (def causal_mask(T, S):)`."""
+
+    def __init__(self, path: Path, number: int, source: str):
+        lines = [s.strip() for s in source.splitlines() if s.strip() and not DIRECTIVE.match(s)]
+        self.text = f"nbs/{path.name}, cell {number}" + (f" ({lines[0][:60]})" if lines else "")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def directives(source: str) -> tuple[list[str], str]:
+    """Split a code cell into the directives on its first lines and the code that a reader sees."""
+    lines = source.splitlines()
+    n = 0
+    while n < len(lines) and (not lines[n].strip() or DIRECTIVE.match(lines[n])):
+        n += 1
+    found = [m[1] for m in map(DIRECTIVE.match, lines[:n]) if m]
+    return found, "\n".join(lines[n:]) if found else source
+
+
+def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
+    """Strip a code cell's directives and leave their meaning in its metadata."""
+    found, code = directives(cell.source)
+    if late := [line for line in code.splitlines() if line.lstrip().startswith("#|")]:
+        raise BookError(f"{where}: `{late[0].strip()}` stands below code; a directive is one of the first lines")
+    tags, options = list(cell.metadata.get("tags", [])), {}
+    for d in found:
+        key, colon, value = (s.strip() for s in d.partition(":"))
+        name = key.split()[0] if key else ""
+        if colon and key in OPTIONS:
+            if key in options:
+                raise BookError(f"{where}: `{key}` is said twice")
+            options[key] = value[1:-1] if len(value) > 1 and value[0] == value[-1] in "\"'" else value
+        elif not colon and name in FLAGS:
+            tags.append(FLAGS[name])
+        else:
+            raise BookError(f"{where}: unknown directive `#| {d}`; known are {', '.join([*FLAGS, *sorted(OPTIONS)])}")
+    for key, allowed in (("code-fold", ("true", "false")), ("eval", ("true", "false"))):
+        if options.get(key, allowed[0]) not in allowed:
+            raise BookError(f"{where}: `{key}: {options[key]}`; it takes {' or '.join(allowed)}")
+    if missing := [k for k in ("fig-cap", "fig-alt", "label") if k in options and not options[k]]:
+        raise BookError(f"{where}: `{missing[0]}` is empty")
+    if "label" in options and "fig-cap" not in options:
+        raise BookError(f"{where}: `label` without a `fig-cap`: only a figure with a caption has a number to refer to")
+    if options.get("eval") == "false":
+        tags.append("skip-execution")
+    meta = {}
+    if options.get("code-fold") == "true":
+        tags.append("hide-cell" if solution else "hide-input")  # a solution's outputs give it away as well
+        what = "solution" if solution else "code"
+        meta |= {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+    if "fig-cap" in options:
+        meta["figure"] = {"caption": options["fig-cap"]} | ({"name": options["label"]} if "label" in options else {})
+    if "fig-alt" in options:
+        meta["image"] = {"alt": options["fig-alt"]}
+    if not code.strip():
+        tags.append("remove-cell")
+    cell.source = code
+    if tags:
+        cell.metadata["tags"] = list(dict.fromkeys(tags))
+    if meta:
+        cell.metadata["mystnb"] = meta
+
+
+def prepare(path: Path, text: str | None = None) -> NotebookNode:
+    """Read a notebook as the book shows it: no `#|` line left, their meaning in the cells' tags and metadata."""
+    nb = nbformat.reads(path.read_text(encoding="utf-8") if text is None else text, as_version=4)
+    solution = False
+    for number, cell in enumerate(nb.cells, 1):
+        where = Cell(path, number, cell.source)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+            _obey(cell, where, solution=solution)
+        elif cell.cell_type == "markdown":
+            for heading in re.findall(r"^##? +(.*?)\s*$", cell.source, re.M):
+                solution = heading.lower().startswith("exercise")
+            if re.search(r"!\[\s*\]\(", cell.source):
+                raise BookError(f"{where}: an image without alt text; say what it shows: ![here](picture.svg)")
+    return nb
+
+
+def check_figures(nb: NotebookNode, path: Path) -> list[str]:
+    """Return what is wrong with the figures of an executed notebook: none is shown without caption and alt text."""
+    problems = []
+    for number, cell in enumerate(nb.cells, 1):
+        tags = set(cell.metadata.get("tags", []))
+        if cell.cell_type != "code" or tags & {"remove-cell", "remove-output", "skip-execution"}:
+            continue
+        meta, where = cell.metadata.get("mystnb", {}), Cell(path, number, cell.source)
+        shown = [o for o in cell.outputs if o.output_type in ("display_data", "execute_result")]
+        images = [o for o in shown if any(k.startswith("image/") for k in o.data)]
+        html = "".join("".join(o.data.get("text/html", "")) for o in shown)
+        lacks = [k for k, there in (("fig-cap", "figure" in meta), ("fig-alt", "image" in meta)) if not there]
+        if images and lacks:
+            problems.append(f"{where}: a figure without {' and '.join(f'`#| {k}: ...`' for k in lacks)}")
+        elif ("image" in meta and not images) or ("figure" in meta and not shown):
+            problems.append(f"{where}: `fig-cap` or `fig-alt`, but the cell shows no figure")
+        elif "figure" in meta and len(shown) > 1:
+            problems.append(f"{where}: {len(shown)} outputs under one caption; end the last line with `;` to show only one")
+        if re.search(r"<img\b(?![^>]*\balt=.[^\"'>])", html):
+            problems.append(f"{where}: an <img> without alt text")
+        if re.search(r"<svg\b(?![^>]*\baria-(?:label|labelledby|hidden)=)", html):
+            problems.append(f"{where}: an <svg> without aria-label (or aria-hidden, if it says nothing)")
+    return problems
+
+
+class Outputs:
+    """The executed cells' outputs, one file for each notebook, named by a hash of all that they depend on."""
+
+    def __init__(self, root: Path):
+        self.root, self.folder = root, root / "_build" / "outputs"
+        self.package = package_key(root)
+
+    def file(self, nb: NotebookNode, path: Path) -> Path:
+        cells = [[c.source, "skip-execution" in c.metadata.get("tags", [])] for c in nb.cells if c.cell_type == "code"]
+        key = hashlib.sha256((json.dumps(cells) + self.package).encode()).hexdigest()[:16]
+        return self.folder / f"{path.stem}-{key}.json"
+
+    def fill(self, nb: NotebookNode, path: Path) -> bool:
+        """Put the kept outputs into `nb`; return whether there were any."""
+        try:
+            kept = json.loads(self.file(nb, path).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        for cell, outputs in zip((c for c in nb.cells if c.cell_type == "code"), kept["outputs"], strict=True):
+            cell.outputs = [nbformat.from_dict(o) for o in outputs]
+        return True
+
+    def keep(self, nb: NotebookNode, path: Path) -> None:
+        file = self.file(nb, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"outputs": [c.outputs for c in nb.cells if c.cell_type == "code"]}), encoding="utf-8")
+        part.replace(file)  # never half a file
+
+    def prune(self, current: Sequence[Path]) -> None:
+        """Delete every file but the `current` ones."""
+        for file in set(self.folder.glob("*")) - set(current):
+            file.unlink()
+
+
+def package_key(root: Path) -> str:
+    """Hash what every notebook depends on besides itself: the package, its assets, and the libraries below it."""
+    h = hashlib.sha256(sys.version.encode())
+    for name in VERSIONS:
+        try:
+            h.update(f"{name} {importlib.metadata.version(name)}".encode())
+        except importlib.metadata.PackageNotFoundError:
+            h.update(name.encode())
+    for file in sorted((root / "gpt2_book").rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            h.update(str(file.relative_to(root)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return h.hexdigest()
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _environment(root: Path, threads: int) -> dict[str, str]:
+    """Say what a kernel needs: this tree's package, no more threads than its share of the cores, no progress bars."""
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | quiet
+
+
+def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
+    """Say which cell failed and how, so that it can be read in a terminal or a CI log."""
+    for number, cell in enumerate(nb.cells, 1):
+        for out in cell.get("outputs", []):
+            if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", []):
+                where = Cell(path, number, cell.source)
+                if isinstance(error, CellTimeoutError):  # the kernel was interrupted
+                    return f"{where}: took longer than {TIMEOUT} s"
+                return f"{where}: {out.ename}: {out.evalue}\n" + ANSI.sub("", "\n".join(out.traceback)).strip()
+    last = max((n for n, c in enumerate(nb.cells, 1) if c.get("execution_count")), default=0)
+    return f"nbs/{path.name}, in or after cell {last}: {type(error).__name__}: {error}"
+
+
+async def _execute(nb: NotebookNode, path: Path, env: dict[str, str]) -> None:
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not another one's of the same name
+    client = NotebookClient(nb, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    with tempfile.TemporaryFile() as log:  # what the kernel itself says is of interest only when it dies
+        try:
+            await client.async_execute(env=env, stderr=log)
+        except DeadKernelError as e:
+            log.seek(0)
+            raise DeadKernelError(f"{e}\n{log.read().decode(errors='replace')[-2000:]}") from e
+
+
+def _finish(nb: NotebookNode) -> list[str]:
+    """Take from the outputs what no page shows (stderr, live widgets) and return what stderr said."""
+    said = []
+    for cell in nb.cells:
+        outputs = []
+        for out in cell.get("outputs", []):
+            if out.output_type == "stream" and out.name == "stderr":
+                said += [line for line in ANSI.sub("", out.text).splitlines() if line.strip()]
+            else:
+                out.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+                outputs.append(out)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = outputs, None
+        cell.metadata.pop("execution", None)
+    nb.metadata.pop("widgets", None)
+    return said
+
+
+def execute(paths: Sequence[Path], root: Path, *, jobs: int = 2, say: Callable[[str], None] = print) -> list[str]:
+    """Execute the notebooks whose outputs are not kept, `jobs` at a time, and return all problems found."""
+    store = Outputs(root)
+    problems, notebooks, current, todo = [], {}, [], []
+    for path in paths:
+        try:
+            notebooks[path] = nb = prepare(path)
+        except BookError as e:
+            problems.append(str(e))
+            continue
+        current.append(store.file(nb, path))
+        if store.fill(nb, path):
+            problems += check_figures(nb, path)
+        else:
+            todo.append(path)
+    threads = max(1, cores() // max(1, min(jobs, len(todo))))
+    plural = "s" * (threads > 1)
+    say(f"Notebooks: {len(paths)}, unchanged since they ran: {len(notebooks) - len(todo)}, to run: {len(todo)}"
+        + (f", {min(jobs, len(todo))} at a time with {threads} thread{plural} each" if todo else ""))  # fmt: skip
+    env = _environment(root, threads)
+
+    async def run(path: Path, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            nb, start = notebooks[path], time.perf_counter()
+            try:
+                await _execute(nb, path, env)
+            except Exception as e:
+                problems.append(_describe(e, nb, path))
+                say(f"  {path.stem:28} FAILED after {time.perf_counter() - start:.0f} s")
+                return
+            if said := _finish(nb):
+                say(f"  {path.stem}: {len(said)} line(s) on stderr, not on the page; the first: {said[0][:200]}")
+            problems.extend(check_figures(nb, path))
+            store.keep(nb, path)
+            say(f"  {path.stem:28} {time.perf_counter() - start:5.1f} s")
+
+    async def run_all() -> None:
+        gate = asyncio.Semaphore(jobs)
+        await asyncio.gather(*(run(p, gate) for p in todo))
+
+    asyncio.run(run_all())
+    problems.sort()
+    if not problems:
+        store.prune(current)
+    return problems
