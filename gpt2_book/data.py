@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['CHAR_RNN', 'SHAKESPEARE_URL', 'SHAKESPEARE_SHA256', 'MANIFEST', 'MAGIC', 'Tokens', 'docstrings', 'paragraphs',
-           'doc_paragraphs', 'unique_paragraphs', 'python_docs', 'split_text', 'cache_folder', 'tiny_shakespeare',
-           'token_dtype', 'write_shards', 'TokenShards', 'SequentialLoader', 'epoch_order', 'ShuffledLoader']
+__all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA256', 'MANIFEST', 'MAGIC', 'Tokens', 'docstrings', 'paragraphs', 'doc_paragraphs',
+           'unique_paragraphs', 'python_docs', 'split_text', 'cache_folder', 'tiny_shakespeare', 'token_dtype',
+           'write_shards', 'TokenShards', 'SequentialLoader', 'epoch_order', 'ShuffledLoader']
 
 # %% ../nbs/02_data.ipynb #82e91b15
 def docstrings(source: str | bytes) -> list[str]:
@@ -103,9 +103,9 @@ def split_text(text: str, *, held_out: float = 0.1) -> tuple[str, str]:
         raise ValueError(f"held_out {held_out} leaves {counts}: the text is too short or repeats itself")
     return train, "\n\n".join(kept) + "\n"
 
-# %% ../nbs/02_data.ipynb #0bdd9969
-CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/master"
-SHAKESPEARE_URL = f"{CHAR_RNN}/data/tinyshakespeare/input.txt"
+# %% ../nbs/02_data.ipynb #c9224132
+_CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/master"
+SHAKESPEARE_URL = f"{_CHAR_RNN}/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 

@@ -10,7 +10,7 @@ import math
 
 from torch import nn
 
-# %% ../nbs/16_init_variance.ipynb #e24f97e6
+# %% ../nbs/16_init_variance.ipynb #86aabc0c
 def init_gpt2_(module: nn.Module, *, n_layer: int, std: float = 0.02) -> nn.Module:
     """Draw the weights of `module` as GPT-2 does, in place, and return it.
 
@@ -26,7 +26,7 @@ def init_gpt2_(module: nn.Module, *, n_layer: int, std: float = 0.02) -> nn.Modu
             called ``weight`` or ``bias``.
 
     Source:
-        Radford et al. 2018, section 4.1 (0.02); Radford et al. 2019, section 2.3 (the residual layers).
+        Radford et al. (2018), section 4.1 (0.02); Radford et al. (2019), section 2.3 (the residual layers).
     """
     if n_layer < 1 or std <= 0:
         raise ValueError(f"need n_layer >= 1 and std > 0, got n_layer {n_layer} and std {std}")

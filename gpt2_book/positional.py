@@ -9,7 +9,7 @@ __all__ = ['sinusoidal_encoding', 'SinusoidalPositionalEncoding', 'LearnedPositi
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/10_positional_encoding.ipynb #cf2c029d
+# %% ../nbs/10_positional_encoding.ipynb #796a6dfa
 def sinusoidal_encoding(n_pos: int, n_embd: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Sinusoids for the positions 0 to n_pos - 1: sines in the even columns, cosines in the odd ones.
 
@@ -22,7 +22,7 @@ def sinusoidal_encoding(n_pos: int, n_embd: int, *, base: float = 10000.0, dtype
         ValueError: if `n_pos` is negative, or `n_embd` is not a positive even number.
 
     Source:
-        Vaswani et al. 2017, section 3.5.
+        Vaswani et al. (2017), section 3.5.
     """
     if n_pos < 0 or n_embd < 2 or n_embd % 2:
         raise ValueError(f"need n_pos >= 0 and an even n_embd >= 2, got n_pos {n_pos} and n_embd {n_embd}")
@@ -31,12 +31,12 @@ def sinusoidal_encoding(n_pos: int, n_embd: int, *, base: float = 10000.0, dtype
     angle = torch.outer(position, frequency)  # (T, C/2)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #e6ce3271
+# %% ../nbs/10_positional_encoding.ipynb #b0cd12af
 class SinusoidalPositionalEncoding(nn.Module):
     """Sinusoids as a module without parameters; it has no last position.
 
     Source:
-        Vaswani et al. 2017, section 3.5.
+        Vaswani et al. (2017), section 3.5.
     """
 
     def __init__(self, n_pos: int, n_embd: int, *, base: float = 10000.0):
@@ -50,18 +50,18 @@ class SinusoidalPositionalEncoding(nn.Module):
         Shapes:
             positions (T,) int64, each below the table's length, or the number T; returns (T, C).
         """
-        if not isinstance(positions, int):
+        if isinstance(positions, Tensor):
             return self.table[positions]  # (T, C)
         if positions > len(self.table):
             self.table = sinusoidal_encoding(positions, self.table.shape[1], base=self.base).to(self.table)
         return self.table[:positions]  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #015e52df
+# %% ../nbs/10_positional_encoding.ipynb #9d0234f3
 class LearnedPositionalEncoding(nn.Embedding):
     """One trained vector per position, as GPT-2's ``wpe``; positions beyond the last have none.
 
     Source:
-        Gehring et al. 2017, section 3.1; Radford et al. 2018, section 4.1.
+        Gehring et al. (2017), section 3.1; Radford et al. (2018), section 4.1.
     """
 
     def forward(self, positions: Tensor | int) -> Tensor:
@@ -73,17 +73,17 @@ class LearnedPositionalEncoding(nn.Embedding):
         Raises:
             ValueError: if more positions are asked for than there are vectors.
         """
-        n_asked = positions if isinstance(positions, int) else positions.shape[0]
+        n_asked = len(positions) if isinstance(positions, Tensor) else positions
         if n_asked > self.num_embeddings:
             raise ValueError(f"asked for {n_asked} positions, but only {self.num_embeddings} were learned")
-        return self.weight[:positions] if isinstance(positions, int) else super().forward(positions)  # (T, C)
+        return super().forward(positions) if isinstance(positions, Tensor) else self.weight[:positions]  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #50fe7e36
+# %% ../nbs/10_positional_encoding.ipynb #f9a80252
 class NoPositionalEncoding(nn.Module):
     """Zeros: the model gets no positions, and the causal mask is all that orders its input.
 
     Source:
-        Haviv et al. 2022, section 2.
+        Haviv et al. (2022), section 2.
     """
 
     def __init__(self, n_pos: int, n_embd: int):
@@ -96,5 +96,5 @@ class NoPositionalEncoding(nn.Module):
         Shapes:
             positions (T,) int64, or the number T; returns (T, C).
         """
-        n_asked = positions if isinstance(positions, int) else positions.shape[0]
+        n_asked = len(positions) if isinstance(positions, Tensor) else positions
         return self.zero.expand(n_asked, -1)  # (T, C)

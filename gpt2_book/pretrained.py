@@ -61,7 +61,7 @@ def to_hub_tensors(state: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tens
         if not (tied and name == "lm_head.weight")
     }
 
-# %% ../nbs/21_pretrained.ipynb #07872b6c
+# %% ../nbs/21_pretrained.ipynb #eefbab68
 HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
@@ -105,6 +105,8 @@ def to_hub_config(fields: Mapping) -> dict:
         raise ValueError("bias=False cannot be written: Hugging Face's GPT-2 always has biases")
     hub = {field: supported[0] for field, supported in HUB_SUPPORTED.items()}
     hub |= {theirs: fields[ours] for theirs, ours in HUB_FIELDS.items()}
+    end_of_text = 50256 if fields["vocab_size"] > 50256 else None  # left out, it would mean 50256 for any vocabulary
+    hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
     return {"architectures": ["GPT2LMHeadModel"], **hub, **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
 
 # %% ../nbs/21_pretrained.ipynb #0199ce67

@@ -292,7 +292,7 @@ def gpt2_ranks() -> dict[bytes, int]:
         ) from error
     return {encoding.decode_single_token_bytes(rank): rank for rank in range(encoding.eot_token)}
 
-# %% ../nbs/01_tokenization.ipynb #dfb18398
+# %% ../nbs/01_tokenization.ipynb #8247d181
 class Tokenizer(BytePairEncoding):
     """Byte pair encoding with special tokens, which ``encode`` refuses unless they are allowed.
 
@@ -346,7 +346,7 @@ class Tokenizer(BytePairEncoding):
         return tiktoken.Encoding(name, **parts, explicit_n_vocab=self.vocab_size)
 
     def encode(self, text: str, *, allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
-        """Token ids of ``text``. A ``ValueError`` names a special token that is in it but not in ``allowed_special``."""
+        """Token ids of ``text``. A ``ValueError`` names a special token in it that is not in ``allowed_special``."""
         ids: list[int] = []
         for i, piece in enumerate(split_special(text, self.special_tokens, allowed_special)):
             ids += [self.special_tokens[piece]] if i % 2 else self.encode_ordinary(piece)

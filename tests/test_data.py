@@ -257,7 +257,7 @@ def test_out_of_range_tokens_and_empty_streams_are_refused():
         write_shards([1], "nowhere", vocab_size=10, shard_size=0)
 
 
-# ../nbs/02_data.ipynb #d7127f36
+# ../nbs/02_data.ipynb #a4d3ee47
 def test_an_interrupted_writer_leaves_no_tokens_and_a_finished_one_is_not_overwritten():
     def power_cut():
         yield from range(7)
@@ -274,6 +274,10 @@ def test_an_interrupted_writer_leaves_no_tokens_and_a_finished_one_is_not_overwr
         assert TokenShards(folder)[:].tolist() == [1, 2]
         write_shards([3], folder, vocab_size=10, overwrite=True)
         assert TokenShards(folder)[:].tolist() == [3]
+        with pytest.raises(KeyboardInterrupt):
+            write_shards(power_cut(), folder, vocab_size=10, shard_size=3, overwrite=True)
+        with pytest.raises(FileNotFoundError, match="not to the end"):
+            TokenShards(folder)
 
 
 # ../nbs/02_data.ipynb #f0e0a70f
@@ -320,6 +324,16 @@ def test_damaged_manifests_are_refused():
             path.write_text(text)
             with pytest.raises(ValueError, match="tokens.json cannot be used: "):
                 TokenShards(folder)
+
+
+# ../nbs/02_data.ipynb #8a2b1f1b
+def test_every_slice_equals_that_of_a_list_and_copies_nothing_within_a_shard():
+    with tempfile.TemporaryDirectory() as folder:
+        shards = TokenShards(write_shards(range(10), folder, vocab_size=10, shard_size=4))
+        for start in range(-12, 13):
+            for stop in range(-12, 13):
+                assert shards[start:stop].tolist() == list(range(10))[start:stop]
+        assert np.shares_memory(shards[1:4], shards.shards[0]) and np.shares_memory(shards[4:8], shards.shards[1])
 
 
 # ../nbs/02_data.ipynb #8ab22281
@@ -454,6 +468,14 @@ def test_epochs_and_seeds_give_different_orders_that_never_change():
     for bad in ({"seed": -1, "epoch": 0}, {"seed": 2**32, "epoch": 0}):
         with pytest.raises(ValueError, match=f"seed {bad['seed']} "):
             epoch_order(5, **bad)
+
+
+# ../nbs/02_data.ipynb #8d170fa5
+def test_each_epoch_goes_through_its_own_order():
+    loader = ShuffledLoader(range(41), batch_size=3, block_size=4, seed=3)
+    for epoch in range(4):
+        starts = torch.cat([loader.next_batch()[0][:, 0] for _ in range(len(loader))])
+        assert starts.tolist() == (4 * epoch_order(10, seed=3, epoch=epoch)[:9]).tolist()
 
 
 # ../nbs/02_data.ipynb #78930fe1

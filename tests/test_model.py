@@ -34,7 +34,7 @@ def test_flops_equal_pytorchs_count():
             assert counter.get_total_flops() == sum(forward_flops(config, T).values())
 
 
-# ../nbs/20_gpt2.ipynb #6782b7b7
+# ../nbs/20_gpt2.ipynb #74fa4715
 import math
 import tempfile
 
@@ -53,7 +53,10 @@ def pair(shape, dtype, **fields):
     "Hugging Face's model with every parameter random, and ours loaded from what it saves."
     torch.manual_seed(sum(shape))
     n_embd, n_layer, n_head, block_size, vocab_size = shape
-    config = GPT2Config(n_embd=n_embd, n_layer=n_layer, n_head=n_head, n_positions=block_size, vocab_size=vocab_size, **fields)
+    config = GPT2Config(
+        n_embd=n_embd, n_layer=n_layer, n_head=n_head, n_positions=block_size, vocab_size=vocab_size,
+        bos_token_id=None, eos_token_id=None, **fields,
+    )  # fmt: skip
     theirs = GPT2LMHeadModel(config).eval()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)

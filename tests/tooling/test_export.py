@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from export import ExportError, clean, export, export_tests  # noqa: E402
+from export import ExportError, clean, export, export_tests
 
 TOPIC = "#| default_exp topic"
 HALVE = "#| export\ndef halve(x):\n    return x / 2"

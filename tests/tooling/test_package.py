@@ -71,8 +71,9 @@ print(time.perf_counter() - start)
 
 def test_importing_brings_in_nothing_of_the_book(tmp_path):
     steps = ["import gpt2_book", "from gpt2_book import *", *(f"import gpt2_book.{m}" for m in MODULES if m != "plots")]
-    code = "\n".join(f"{step}\nfound |= {{m: {step!r} for m in unwanted if m in sys.modules}}" for step in steps)
-    code = f"import sys\nunwanted, found = {UNWANTED}, {{}}\n{code}\nprint(found)"
+    look = "for m in sys.modules.keys() & unwanted:\n    found.setdefault(m, {!r})"
+    code = "\n".join(f"{step}\n{look.format(step)}" for step in steps)
+    code = f"import sys\nunwanted, found = {set(UNWANTED)}, {{}}\n{code}\nprint(found)"
     assert run(sys.executable, "-c", code, cwd=tmp_path) == "{}\n"
 
 

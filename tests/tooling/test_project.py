@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from export import GENERATED, Notebook, Project, clean, export  # noqa: E402
+from export import GENERATED, Notebook, Project, clean, export
 
 ini = ConfigParser(delimiters=["="])
 ini.read(ROOT / "settings.ini", encoding="utf-8")
@@ -121,6 +121,12 @@ def code_lines(source: str, node: ast.AST) -> int:
     if isinstance(node, ast.FunctionDef):
         counted &= set(range(node.body[0].lineno, node.end_lineno + 1))
     return len(counted)
+
+
+@pytest.mark.parametrize("name", EXPORTING)
+def test_exported_lines_fit(name):
+    cells = Notebook.read(NOTEBOOKS[name], PROJECT.package).exports
+    assert [f"{cell}: {line.strip()}" for cell in cells for line in cell.code.splitlines() if len(line) > 120] == []
 
 
 @pytest.mark.parametrize("name", EXPORTING)
