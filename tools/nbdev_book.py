@@ -43,6 +43,8 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
         if problems := run_notebooks.execute([path], root, jobs=1):
             raise SphinxError("\n".join(problems))
         store.fill(nb, path)
+    run_notebooks.arrange_figures(nb)
+    nb.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}  # colors `!gpt2-book` and `%pip` as well
     source[0] = nbformat.writes(nb)
 
 

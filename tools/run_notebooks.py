@@ -19,6 +19,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*(.*?)\s*$")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -139,13 +140,23 @@ def check_figures(nb: NotebookNode, path: Path) -> list[str]:
             problems.append(f"{where}: a figure without {' and '.join(f'`#| {k}: ...`' for k in lacks)}")
         elif ("image" in meta and not images) or ("figure" in meta and not shown):
             problems.append(f"{where}: `fig-cap` or `fig-alt`, but the cell shows no figure")
-        elif "figure" in meta and len(shown) > 1:
-            problems.append(f"{where}: {len(shown)} outputs under one caption; end the last line with `;` to show only one")
+        elif "figure" in meta and len([o for o in shown if set(o.data) != {"text/plain"}]) > 1:
+            problems.append(f"{where}: more than one output under one caption; give each figure a cell of its own")
         if re.search(r"<img\b(?![^>]*\balt=.[^\"'>])", html):
             problems.append(f"{where}: an <img> without alt text")
         if re.search(r"<svg\b(?![^>]*\baria-(?:label|labelledby|hidden)=)", html):
             problems.append(f"{where}: an <svg> without aria-label (or aria-hidden, if it says nothing)")
     return problems
+
+
+def arrange_figures(nb: NotebookNode) -> None:
+    """Leave the caption to the figure alone: a value that its cell ends in is printed below it, as `print` would."""
+    for cell in nb.cells:
+        if cell.cell_type == "code" and "figure" in cell.metadata.get("mystnb", {}):
+            values = [o for o in cell.outputs if set(o.get("data", [])) == {"text/plain"}]
+            if len(values) < sum("data" in o for o in cell.outputs):
+                rest = [o for o in cell.outputs if o not in values]
+                cell.outputs = rest + [new_output("stream", name="stdout", text=o.data["text/plain"] + "\n") for o in values]
 
 
 class Outputs:
@@ -202,10 +213,12 @@ def cores() -> int:
 
 
 def _environment(root: Path, threads: int) -> dict[str, str]:
-    """Say what a kernel needs: this tree's package, no more threads than its share of the cores, no progress bars."""
+    """Say what a kernel needs: this tree's package and this environment's commands, its share of the cores, no bars or colors."""
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | quiet
+    commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "NO_COLOR": "1"}
+    share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | quiet
 
 
 def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:

@@ -137,7 +137,7 @@ CAP, ALT = "#| fig-cap: c\n", "#| fig-alt: a\n"
         (CAP + "plot()", [SVG], "without `#| fig-alt: ...`"),
         (ALT + "plot()", [SVG], "without `#| fig-cap: ...`"),
         (CAP + ALT + "plot()", [], "shows no figure"),
-        (CAP + ALT + "plot()", [SVG, TEXT], "2 outputs under one caption"),
+        (CAP + ALT + "plot()", [SVG, SVG], "more than one output under one caption"),
         ("show()", [{"text/html": '<p><img src="a.png"></p>'}], "<img> without alt text"),
         ("show()", [{"text/html": '<img alt="" src="a.png">'}], "<img> without alt text"),
         ("show()", [{"text/html": "<svg viewBox='0 0 1 1'/>"}], "<svg> without aria-label"),
@@ -152,6 +152,7 @@ def test_a_figure_that_says_nothing_is_refused(tmp_path: Path, source: str, outp
     ("source", "outputs"),
     [
         (CAP + ALT + "plot()", [SVG]),
+        (CAP + ALT + "plot()\n1 + 1", [TEXT, SVG]),
         ("#| hide\nplot()", [SVG]),
         ("1 + 1", [TEXT]),
         ("show()", [{"text/html": '<img src="a.png" alt="a line"><svg aria-hidden="true"/>'}]),
@@ -159,6 +160,17 @@ def test_a_figure_that_says_nothing_is_refused(tmp_path: Path, source: str, outp
 )
 def test_a_figure_with_caption_and_alt_text_is_fine(tmp_path: Path, source: str, outputs: list):
     assert problems(tmp_path, source, *outputs) == []
+
+
+def test_a_value_beside_a_figure_is_printed_below_it(tmp_path: Path):
+    path = write(tmp_path / "nbs" / "a.ipynb", [new_code_cell(CAP + ALT + "plot()"), new_code_cell("1 + 1")])
+    nb = prepare(path)
+    for cell in nb.cells:
+        cell.outputs = [new_output("execute_result", TEXT), new_output("display_data", SVG)]
+    run_notebooks.arrange_figures(nb)
+    assert [o.output_type for o in nb.cells[0].outputs] == ["display_data", "stream"]
+    assert nb.cells[0].outputs[1].text == "Text(0, 0, 'x')\n"
+    assert [o.output_type for o in nb.cells[1].outputs] == ["execute_result", "display_data"], "no caption, nothing to mend"
 
 
 # --- kept outputs -------------------------------------------------------------------------------------------------------
@@ -334,11 +346,12 @@ def test_a_broken_reference_fails_every_time(built: Book):
         assert rc == 1 and "nbs/01_first.ipynb, cell 10: WARNING:" in said and "fig-nowhere" in said, said
 
 
-def test_stderr_is_reported_and_not_shown(built: Book):
-    built.chapter([*CELLS, new_code_cell("import sys; print('mind the step', file=sys.stderr)")])
+def test_stderr_is_reported_and_not_shown_and_commands_are_found(built: Book):
+    built.chapter([*CELLS, new_code_cell("import sys; print('mind the step', file=sys.stderr)\n!python -c 'import sys; print(sys.prefix)'")])
     rc, said = built.build()
     assert rc == 0 and "stderr, not on the page; the first: mind the step" in said
     assert built.page().count("mind the step") == 1, "in the code, not below it"
+    assert sys.prefix in built.page(), "a command of a cell is this environment's"
 
 
 def test_a_missing_page_is_named(built: Book):

@@ -104,7 +104,7 @@ MATH = """() => {
   const raw = [];
   while (walk.nextNode()) {
     const t = walk.currentNode;
-    if (!t.parentElement.closest('pre, code, .katex, script, style, .highlight') && /\\\\[([]|\\\\[a-zA-Z]{2,}|\\$\\$/.test(t.data)) raw.push(t.data.slice(0, 80));
+    if (!t.parentElement.closest('pre, code, .katex, script, style, .cell_output') && /\\\\[([]|\\\\[a-zA-Z]{2,}|\\$\\$/.test(t.data)) raw.push(t.data.slice(0, 80));
   }
   return {all: all.length, errors: [...document.querySelectorAll('.katex-error')].map(e => e.title),
     bare: all.filter(e => !e.querySelector('.katex-mathml math') || !e.querySelector('.katex-html')).map(e => e.textContent.slice(0, 80)), raw};
