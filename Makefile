@@ -38,9 +38,10 @@ book: export
 	@echo "== Building the book (runs each notebook that has changed)"
 	@$(BIN)/python tools/build_book.py $(JOBS)
 
+# Several processes of one thread each: small tensors gain nothing from more threads.
 test: $(READY)
 	@echo "== Running the tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
 
 serve: $(READY)
 	@$(BIN)/python tools/build_book.py --serve --port $(PORT)

@@ -21,7 +21,7 @@ from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 
 # %% auto #0
-__all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
+__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'Saved', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
 
 # %% ../nbs/20_gpt2.ipynb #ec3518b4
 @dataclass(frozen=True)
@@ -64,30 +64,79 @@ GPT2_SIZES = {
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
 }
 
-# %% ../nbs/20_gpt2.ipynb #ac7a0486
-class GPT(nn.Module):
+# %% ../nbs/20_gpt2.ipynb #1d5f94eb
+class Generates:
+    """Text generation for a model that has ``next_logits`` and a ``config`` with a ``block_size``."""
+
+    def stream(self, idx: Tensor, max_new_tokens: int, **how) -> Iterator[Tensor]:
+        """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen."""
+        how["block_size"] = self.config.block_size
+        return sampling.stream(self.next_logits, idx, max_new_tokens, **how)
+
+    def generate(self, idx: Tensor, max_new_tokens: int, **how) -> Tensor:
+        """Append tokens to each row. Call ``eval()`` first where the model has dropout.
+
+        Args:
+            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p`` and ``generator``, as for
+                :func:`gpt2_book.sampling.stream`.
+
+        Shapes:
+            (B, T) to (B, T + max_new_tokens)
+        """
+        how["block_size"] = self.config.block_size
+        return sampling.generate(self.next_logits, idx, max_new_tokens, **how)
+
+# %% ../nbs/20_gpt2.ipynb #a3be2a43
+class Saved:
+    """Loading and saving for a model that is built from a :class:`GPTConfig`."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
+                        dtype: torch.dtype = torch.float32):  # fmt: skip
+        """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in eval mode.
+
+        Raises:
+            FileNotFoundError: when there is no such model, or a file of it is missing.
+            ValueError: when its configuration asks for something that is not implemented.
+            RuntimeError: when a tensor is missing, left over or of a wrong shape.
+        """
+        fields, state = pretrained.load_checkpoint(name, revision=revision)
+        with torch.device("meta"):
+            model = cls(GPTConfig(**fields))
+        model.load_state_dict({key: tensor.to(dtype) for key, tensor in state.items()}, assign=True)
+        if model.config.tie_weights:
+            tie_weights(model.transformer.wte, model.lm_head)
+        return model.eval()
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Write ``config.json`` and ``model.safetensors``; ``GPT2LMHeadModel`` loads them too."""
+        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict())
+
+# %% ../nbs/20_gpt2.ipynb #3efb1e31
+class GPT(Generates, Saved, nn.Module):
     """GPT-2: maps tokens to the logits of each next token.
 
     Shapes:
-        idx (B, T) int64 with T at most ``block_size``; targets (B, T) int64, -100 where not counted
+        idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not counted
         returns logits (B, T, V), and the mean loss in nats or None
 
     Raises:
-        ValueError: when ``idx`` is not (B, T), is longer than ``block_size``, or ``targets`` has another shape.
+        ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another shape.
 
     Source: Radford et al. (2019), section 2.3.
     """
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.config, C = config, config.n_embd
-        options = {"dropout": config.dropout, "bias": config.bias, "eps": config.layer_norm_epsilon}
+        self.config, C, eps = config, config.n_embd, config.layer_norm_epsilon
+        options = {"dropout": config.dropout, "bias": config.bias, "eps": eps}
+        blocks = (Block(C, config.n_head, norm="pre", **options) for _ in range(config.n_layer))
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(config.vocab_size, C),
             "wpe": LearnedPositionalEncoding(config.block_size, C),
             "drop": nn.Dropout(config.dropout),
-            "h": nn.ModuleList(Block(C, config.n_head, norm="pre", **options) for _ in range(config.n_layer)),
-            "ln_f": LayerNorm(C, bias=config.bias, eps=config.layer_norm_epsilon),
+            "h": nn.ModuleList(blocks),
+            "ln_f": LayerNorm(C, bias=config.bias, eps=eps),
         })  # fmt: skip
         self.lm_head = nn.Linear(C, config.vocab_size, bias=False)
         if config.tie_weights:
@@ -96,54 +145,30 @@ class GPT(nn.Module):
 
     def hidden(self, idx: Tensor) -> Tensor:
         """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C)."""
-        if idx.ndim != 2 or idx.size(1) > self.config.block_size:
-            raise ValueError(f"idx must be (B, T) with T <= block_size = {self.config.block_size}, not {tuple(idx.shape)}")
-        x = self.transformer.wte(idx) + self.transformer.wpe(idx.size(1))  # (B, T, C)
-        x = self.transformer.drop(x)
-        for block in self.transformer.h:
+        longest = self.config.block_size
+        if idx.ndim != 2 or idx.size(1) > longest:
+            raise ValueError(
+                f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}"
+            )
+        parts = self.transformer
+        x = parts.drop(parts.wte(idx) + parts.wpe(idx.size(1)))  # (B, T, C)
+        for block in parts.h:
             x = block(x)
-        return self.transformer.ln_f(x)
+        return parts.ln_f(x)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         logits = self.lm_head(self.hidden(idx))  # (B, T, V)
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
-            raise ValueError(f"targets {tuple(targets.shape)} must have the shape of idx {tuple(idx.shape)}")
+            raise ValueError(
+                f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}"
+            )
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    @classmethod
-    def from_pretrained(
-        cls, name: str | os.PathLike, *, revision: str | None = None, dtype: torch.dtype = torch.float32
-    ) -> GPT:
-        """Load ``"shakespeare"`` (embedded), a folder in Hugging Face's format, or a hub repository, in eval mode."""
-        fields, state = pretrained.load_checkpoint(name, revision=revision)
-        with torch.device("meta"):  # shapes only: the memory comes with the tensors that were read
-            model = cls(GPTConfig(**fields))
-        model.load_state_dict({key: tensor.to(dtype) for key, tensor in state.items()}, assign=True)
-        if model.config.tie_weights:
-            tie_weights(model.transformer.wte, model.lm_head)
-        return model.eval()
-
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write ``config.json`` and ``model.safetensors``, which Hugging Face's ``GPT2LMHeadModel`` loads too."""
-        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict())
 
     def next_logits(self, idx: Tensor) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
         return self.lm_head(self.hidden(idx)[:, -1:])
-
-    def stream(self, idx: Tensor, max_new_tokens: int, **how) -> Iterator[Tensor]:
-        """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen."""
-        return sampling.stream(self.next_logits, idx, max_new_tokens, block_size=self.config.block_size, **how)
-
-    def generate(self, idx: Tensor, max_new_tokens: int, **how) -> Tensor:
-        """Append ``max_new_tokens`` tokens to each row: (B, T) to (B, T + max_new_tokens).
-
-        ``how`` takes ``temperature`` (0 is greedy), ``top_k``, ``top_p`` and ``generator``: see
-        :func:`gpt2_book.sampling.stream`. Call ``eval()`` first where the model has dropout.
-        """
-        return sampling.generate(self.next_logits, idx, max_new_tokens, block_size=self.config.block_size, **how)
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
@@ -159,14 +184,14 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
         "head": 0 if config.tie_weights else V * C,
     }
 
-# %% ../nbs/20_gpt2.ipynb #faa25548
+# %% ../nbs/20_gpt2.ipynb #b6c02809
 def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, int]:
     """Count the floating-point operations of one forward pass over one sequence, by part.
 
     Args:
         n_tokens: the length of the sequence, ``block_size`` by default.
 
-    Source: two operations for each weight and token (Kaplan et al. 2020, section 2.1), and the attention's own products.
+    Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
     """
     T, L, C = n_tokens or config.block_size, config.n_layer, config.n_embd
     return {

@@ -61,7 +61,7 @@ def to_hub_tensors(state: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tens
         if not (tied and name == "lm_head.weight")
     }
 
-# %% ../nbs/21_pretrained.ipynb #eefbab68
+# %% ../nbs/21_pretrained.ipynb #76c3edc8
 HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
@@ -85,13 +85,18 @@ def from_hub_config(hub: Mapping) -> dict:
     """
     for field, supported in HUB_SUPPORTED.items():
         if (value := hub.get(field, supported[0])) not in supported:
-            raise ValueError(f"config.json says {field} = {value!r}; only {' or '.join(map(repr, supported))} is supported")
+            known = " or ".join(map(repr, supported))
+            raise ValueError(f"config.json says {field} = {value!r}; only {known} is supported")
     full = HUB_DEFAULTS | {field: hub[field] for field in HUB_DEFAULTS if field in hub}
     if (inner := hub.get("n_inner")) not in (None, 4 * full["n_embd"]):
-        raise ValueError(f"config.json says n_inner = {inner}; only 4 * n_embd = {4 * full['n_embd']} is supported")
+        raise ValueError(
+            f"config.json says n_inner = {inner}; only 4 * n_embd = {4 * full['n_embd']} is supported"
+        )
     rates = {full[field] for field in HUB_DROPOUTS}
     if len(rates) > 1:
-        raise ValueError(f"config.json gives different dropout rates {[full[f] for f in HUB_DROPOUTS]}; only one is supported")
+        raise ValueError(
+            f"config.json has dropout rates {[full[f] for f in HUB_DROPOUTS]}; only one is supported"
+        )
     return {ours: full[theirs] for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates.pop()}
 
 
@@ -105,11 +110,17 @@ def to_hub_config(fields: Mapping) -> dict:
         raise ValueError("bias=False cannot be written: Hugging Face's GPT-2 always has biases")
     hub = {field: supported[0] for field, supported in HUB_SUPPORTED.items()}
     hub |= {theirs: fields[ours] for theirs, ours in HUB_FIELDS.items()}
-    end_of_text = 50256 if fields["vocab_size"] > 50256 else None  # left out, it would mean 50256 for any vocabulary
+    end_of_text = (
+        50256 if fields["vocab_size"] > 50256 else None
+    )  # left out, it would mean 50256 for any vocabulary
     hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
-    return {"architectures": ["GPT2LMHeadModel"], **hub, **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        **hub,
+        **dict.fromkeys(HUB_DROPOUTS, fields["dropout"]),
+    }
 
-# %% ../nbs/21_pretrained.ipynb #0199ce67
+# %% ../nbs/21_pretrained.ipynb #d8b395ec
 def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
     """Return the folder that holds ``name``: an embedded model, a folder, or a repository of the hub (downloaded once).
 
@@ -122,19 +133,35 @@ def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HFValidationError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=wanted))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
-        known = sorted(folder.name for folder in embedded.iterdir() if (folder / "config.json").is_file())
+    except (
+        HFValidationError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        OSError,
+    ) as error:
+        known = sorted(
+            folder.name for folder in embedded.iterdir() if (folder / "config.json").is_file()
+        )
         raise FileNotFoundError(
-            f"{str(name)!r} is no embedded model ({', '.join(known)}), no folder, and not to be had from the hub: {error}"
+            f"{str(name)!r} is no embedded model ({', '.join(known)}), no folder, "
+            f"and not to be had from the hub: {error}"
         ) from error
 
 
-def load_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> tuple[dict, dict[str, Tensor]]:
+def load_checkpoint(
+    name: str | os.PathLike, *, revision: str | None = None
+) -> tuple[dict, dict[str, Tensor]]:
     """Read a GPT-2 in Hugging Face's format: the fields of its ``GPTConfig`` and its state dict.
 
     Raises:
@@ -146,7 +173,11 @@ def load_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
         raise FileNotFoundError(f"{folder} has no config.json")
     fields = from_hub_config(json.loads((folder / "config.json").read_text(encoding="utf8")))
     index = folder / "model.safetensors.index.json"
-    files = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    files = (
+        set(json.loads(index.read_text())["weight_map"].values())
+        if index.is_file()
+        else {"model.safetensors"}
+    )
     tensors = {}
     for file in sorted(files):
         if not (folder / file).is_file():
@@ -155,8 +186,10 @@ def load_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
             tensors |= {key: content.get_tensor(key) for key in content.keys()}
     return fields, from_hub_tensors(tensors)
 
-# %% ../nbs/21_pretrained.ipynb #12e2b136
-def save_checkpoint(folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor]) -> None:
+# %% ../nbs/21_pretrained.ipynb #82c8261b
+def save_checkpoint(
+    folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor]
+) -> None:
     """Write ``config.json`` and ``model.safetensors``, which Hugging Face's ``GPT2LMHeadModel`` loads.
 
     Args:

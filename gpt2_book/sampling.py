@@ -80,10 +80,15 @@ def sample_token(
         logits = top_p_filter(logits, top_p)
     return torch.multinomial(logits.softmax(-1), num_samples=1, generator=generator)  # (B, 1)
 
-# %% ../nbs/22_sampling.ipynb #93f6787f
+# %% ../nbs/22_sampling.ipynb #67bc9bd3
 @torch.no_grad()
 def stream(
-    logits_of: Callable[[Tensor], Tensor], idx: Tensor, max_new_tokens: int, *, block_size: int | None = None, **how
+    logits_of: Callable[[Tensor], Tensor],
+    idx: Tensor,
+    max_new_tokens: int,
+    *,
+    block_size: int | None = None,
+    **how,
 ) -> Iterator[Tensor]:
     """Yield ``max_new_tokens`` times the next token of every row, each chosen by :func:`sample_token` with ``how``.
 
@@ -100,7 +105,9 @@ def stream(
         ValueError: when the prompt is empty or not (B, T), or ``max_new_tokens`` is negative.
     """
     if idx.ndim != 2 or idx.size(1) == 0:
-        raise ValueError(f"the prompt must be (B, T) with at least one token, not {tuple(idx.shape)}")
+        raise ValueError(
+            f"the prompt must be (B, T) with at least one token, not {tuple(idx.shape)}"
+        )
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be at least 0, not {max_new_tokens}")
     for _ in range(max_new_tokens):
@@ -110,7 +117,9 @@ def stream(
         yield chosen
 
 
-def generate(logits_of: Callable[[Tensor], Tensor], idx: Tensor, max_new_tokens: int, **how) -> Tensor:
+def generate(
+    logits_of: Callable[[Tensor], Tensor], idx: Tensor, max_new_tokens: int, **how
+) -> Tensor:
     """Append ``max_new_tokens`` tokens to every row of ``idx``; the options are those of :func:`stream`.
 
     Shapes:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 # %% auto #0
 __all__ = ['TrainConfig', 'make_optimizer', 'learning_rate_at', 'Loader', 'Step', 'autocast', 'train', 'evaluate']
 
-# %% ../nbs/31_training.ipynb #7b28942c
+# %% ../nbs/31_training.ipynb #cd61e4d9
 @dataclass(frozen=True)
 class TrainConfig:
     """How to train: the optimizer's settings and the schedule of its learning rate.
@@ -40,13 +40,17 @@ class TrainConfig:
 
     def __post_init__(self):
         if self.steps < 1 or not 0 <= self.warmup_steps <= self.steps:
-            raise ValueError(f"need 0 <= warmup_steps <= steps and steps >= 1, not {self.warmup_steps} and {self.steps}")
+            raise ValueError(
+                f"need 0 <= warmup_steps <= steps, steps >= 1; not {self.warmup_steps}, {self.steps}"
+            )
         if self.learning_rate <= 0 or not 0 <= self.final_share <= 1:
             raise ValueError(
-                f"learning_rate must be above 0 and final_share in [0, 1], not {self.learning_rate} and {self.final_share}"
+                f"need learning_rate > 0 and 0 <= final_share <= 1, not {self.learning_rate} and {self.final_share}"
             )
         if self.weight_decay < 0 or self.clip <= 0:
-            raise ValueError(f"weight_decay must be at least 0 and clip above 0, not {self.weight_decay} and {self.clip}")
+            raise ValueError(
+                f"need weight_decay >= 0 and clip > 0, not {self.weight_decay} and {self.clip}"
+            )
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -71,7 +75,7 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
     share = config.final_share + (1 - config.final_share) * (1 + math.cos(math.pi * u)) / 2
     return config.learning_rate * share
 
-# %% ../nbs/31_training.ipynb #9f5015d3
+# %% ../nbs/31_training.ipynb #f5ea985d
 class Loader(Protocol):
     """Anything with ``next_batch``, which returns inputs and targets, int64 (B, T) each."""
 
@@ -108,24 +112,29 @@ def train(model: nn.Module, loader: Loader, config: TrainConfig) -> Iterator[Ste
     for step in range(config.steps):
         start = time.perf_counter()
         model.train()
+        rate = learning_rate_at(step, config)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, config)
+            group["lr"] = rate
         x, y = (tokens.to(device) for tokens in loader.next_batch())  # (B, T), (B, T)
         with autocast(device, config.bfloat16):
             _, loss = model(x, y)
         value = loss.item()
         if not math.isfinite(value):
-            raise FloatingPointError(f"the loss of step {step} is {value} at a learning rate of {learning_rate_at(step, config):g}")
+            raise FloatingPointError(
+                f"the loss of step {step} is {value} at a learning rate of {rate:g}"
+            )
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         optimizer.zero_grad()
-        rate = x.numel() / (time.perf_counter() - start)
-        yield Step(step, value, learning_rate_at(step, config), norm.item(), rate)
+        speed = x.numel() / (time.perf_counter() - start)
+        yield Step(step, value, rate, norm.item(), speed)
 
-# %% ../nbs/31_training.ipynb #268b7121
+# %% ../nbs/31_training.ipynb #d1c05d67
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, bfloat16: bool = False) -> float:
+def evaluate(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, bfloat16: bool = False
+) -> float:
     """Return the mean loss in nats per token over ``batches`` of inputs and targets, without dropout.
 
     Each batch counts by its number of tokens, so the batches need not be equally large.

@@ -19,7 +19,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-# ../nbs/90_command_line.ipynb #dc71083a
+# ../nbs/90_command_line.ipynb #4d833079
 def test_generate_continues_the_prompt_by_the_seed():
     texts = [run("generate", "ROMEO:", "--seed", seed, "--max-new-tokens", 20) for seed in (1, 1, 2)]
     assert all(text.exit_code == 0 and text.output.startswith("ROMEO:") for text in texts)
@@ -33,20 +33,25 @@ def test_generate_continues_the_prompt_by_the_seed():
     gpt, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
     idx = torch.tensor([tokenizer.encode("ROMEO:")])
     greedy = gpt.generate(idx, max_new_tokens=20, temperature=0)
-    assert run("generate", "ROMEO:", "--temperature", 0, "--max-new-tokens", 20).output == tokenizer.decode(greedy[0].tolist()) + "\n"
+    assert (
+        run("generate", "ROMEO:", "--temperature", 0, "--max-new-tokens", 20).output
+        == tokenizer.decode(greedy[0].tolist()) + "\n"
+    )
 
 
-# ../nbs/90_command_line.ipynb #601c00fa
+# ../nbs/90_command_line.ipynb #8ca4fc39
 def test_info_counts_what_the_model_has():
     output = run("info", "gpt2").output
     assert "124,439,808" in output and "474.7 MiB" in output
     assert "1,557,611,200" in run("info", "gpt2-xl").output
     assert "1,024 tokens in the vocabulary" in run("info", "shakespeare").output
-    small = run("info", "--n-layer", 1, "--n-head", 1, "--n-embd", 8, "--vocab-size", 10, "--block-size", 4).output
+    small = run(
+        "info", "--n-layer", 1, "--n-head", 1, "--n-embd", 8, "--vocab-size", 10, "--block-size", 4
+    ).output
     assert f"{80 + 32 + 12 * 64 + 13 * 8 + 16:,}" in small
 
 
-# ../nbs/90_command_line.ipynb #da286499
+# ../nbs/90_command_line.ipynb #011cfa04
 def test_errors_are_one_line_and_an_exit_code():
     for arguments, message in (
         (("generate", "x", "--model", "no such model"), "no such model"), (("generate", ""), "empty"),
@@ -58,15 +63,25 @@ def test_errors_are_one_line_and_an_exit_code():
         assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
         assert result.stderr.startswith("gpt2-book: ")
     assert run("generate", "x", "--top-k", "many").exit_code == 2
-    assert run("--help").exit_code == run("generate", "--help").exit_code == run("info", "--help").exit_code == 0
+    assert (
+        run("--help").exit_code
+        == run("generate", "--help").exit_code
+        == run("info", "--help").exit_code
+        == 0
+    )
 
 
-# ../nbs/90_command_line.ipynb #dac5f59c
+# ../nbs/90_command_line.ipynb #3ac8d46e
 def test_the_installed_command_streams_and_says_its_help():
     command = Path(sysconfig.get_path("scripts")) / "gpt2-book"
     if not command.is_file():
         pytest.skip(f"the package is not installed into this environment: no {command}")
     help_text = subprocess.run([command, "--help"], capture_output=True, text=True, check=True).stdout
     assert "generate" in help_text and "info" in help_text
-    text = subprocess.run([command, "generate", "To be", "--max-new-tokens", "5", "--seed", "0"], capture_output=True, text=True, check=True)
+    text = subprocess.run(
+        [command, "generate", "To be", "--max-new-tokens", "5", "--seed", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert text.stdout.startswith("To be") and text.stderr == ""

@@ -4,28 +4,42 @@
 from gpt2_book.model import GPT, GPT2_SIZES, GPTConfig, forward_flops, parameter_counts
 
 
-# ../nbs/20_gpt2.ipynb #6c498df2
+# ../nbs/20_gpt2.ipynb #6aac51b6
 def test_parameters_are_counted_as_published():
     from dataclasses import replace
+
 
     def total(config):
         with torch.device("meta"):
             return sum(p.numel() for p in GPT(config).parameters())
 
-    expected = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
+
+    expected = {
+        "gpt2": 124_439_808,
+        "gpt2-medium": 354_823_168,
+        "gpt2-large": 774_030_080,
+        "gpt2-xl": 1_557_611_200,
+    }
     for name, size in GPT2_SIZES.items():
         assert total(size) == sum(parameter_counts(size).values()) == expected[name]
-    for change in ({"tie_weights": False}, {"bias": False}, {"bias": False, "n_layer": 3, "block_size": 7}):
+    for change in (
+        {"tie_weights": False},
+        {"bias": False},
+        {"bias": False, "n_layer": 3, "block_size": 7},
+    ):
         config = replace(GPTConfig(), **change)
         assert total(config) == sum(parameter_counts(config).values())
     assert total(replace(GPTConfig(), tie_weights=False)) == 163_037_184
 
 
-# ../nbs/20_gpt2.ipynb #3515464c
+# ../nbs/20_gpt2.ipynb #985323ee
 def test_flops_equal_pytorchs_count():
     from torch.utils.flop_counter import FlopCounterMode
 
-    for config in (GPTConfig(), GPTConfig(block_size=48, vocab_size=101, n_layer=3, n_head=2, n_embd=10)):
+    for config in (
+        GPTConfig(),
+        GPTConfig(block_size=48, vocab_size=101, n_layer=3, n_head=2, n_embd=10),
+    ):
         for T in (16, 48):
             with torch.device("meta"):
                 model, idx = GPT(config), torch.zeros(1, T, dtype=torch.long)
@@ -34,7 +48,7 @@ def test_flops_equal_pytorchs_count():
             assert counter.get_total_flops() == sum(forward_flops(config, T).values())
 
 
-# ../nbs/20_gpt2.ipynb #74fa4715
+# ../nbs/20_gpt2.ipynb #ffe39b0d
 import math
 import tempfile
 
@@ -84,7 +98,13 @@ def test_logits_loss_and_gradients_equal_hugging_face(shape, dtype, atol):
     assert gradients.keys() == {name for name, _ in ours.named_parameters()}
     for name, p in ours.named_parameters():
         g = gradients[name].t() if "transformer.h" in name and p.ndim == 2 else gradients[name]
-        torch.testing.assert_close(p.grad, g, rtol=0, atol=atol * max(1.0, g.abs().max().item()), msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            p.grad,
+            g,
+            rtol=0,
+            atol=atol * max(1.0, g.abs().max().item()),
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
 
 
 # ../nbs/20_gpt2.ipynb #89424403
@@ -165,14 +185,22 @@ def test_bad_input_is_refused_with_the_numbers():
         model(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long))
 
 
-# ../nbs/20_gpt2.ipynb #2d0a84da
+# ../nbs/20_gpt2.ipynb #a5d16686
 def test_generate_equals_hugging_faces_greedy_text():
     ours, theirs = pair(SHAPES[3], torch.float32)
     prompt = torch.randint(301, (2, 5))
     expected = theirs.generate(
-        prompt, max_new_tokens=40, do_sample=False, attention_mask=torch.ones_like(prompt), pad_token_id=0, eos_token_id=None
+        prompt,
+        max_new_tokens=40,
+        do_sample=False,
+        attention_mask=torch.ones_like(prompt),
+        pad_token_id=0,
+        eos_token_id=None,
     )
     assert torch.equal(ours.generate(prompt, max_new_tokens=40, temperature=0), expected)
     streamed = torch.cat([prompt, *ours.stream(prompt, 40, temperature=0)], dim=1)
     assert torch.equal(streamed, expected)
-    assert ours.generate(prompt, max_new_tokens=200, temperature=0).shape == (2, 205)  # beyond the context of 128
+    assert ours.generate(prompt, max_new_tokens=200, temperature=0).shape == (
+        2,
+        205,
+    )  # beyond the context of 128

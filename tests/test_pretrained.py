@@ -25,7 +25,7 @@ def random_reference(seed=0, **fields):
     return reference
 
 
-# ../nbs/21_pretrained.ipynb #bba6094f
+# ../nbs/21_pretrained.ipynb #719fd9b9
 def test_every_layout_of_a_checkpoint_gives_the_same_logits():
     import tempfile
 
@@ -33,11 +33,23 @@ def test_every_layout_of_a_checkpoint_gives_the_same_logits():
     idx = torch.randint(37, (2, 20))
     for change in ("as saved", "sharded", "no prefix, with mask buffers", "head stored"):
         with tempfile.TemporaryDirectory() as folder:
-            reference.save_pretrained(folder, **({"max_shard_size": "20KB"} if change == "sharded" else {}))
+            reference.save_pretrained(
+                folder, **({"max_shard_size": "20KB"} if change == "sharded" else {})
+            )
             file = f"{folder}/model.safetensors"
             if change.startswith("no prefix"):
-                bare = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
-                save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 20, 20), "h.1.attn.masked_bias": torch.tensor(-1e4)}, file)
+                bare = {
+                    name.removeprefix("transformer."): tensor
+                    for name, tensor in load_file(file).items()
+                }
+                save_file(
+                    bare
+                    | {
+                        "h.0.attn.bias": torch.ones(1, 1, 20, 20),
+                        "h.1.attn.masked_bias": torch.tensor(-1e4),
+                    },
+                    file,
+                )
             if change == "head stored":
                 tensors = load_file(file)
                 save_file(tensors | {"lm_head.weight": tensors["transformer.wte.weight"].clone()}, file)
@@ -47,12 +59,22 @@ def test_every_layout_of_a_checkpoint_gives_the_same_logits():
         torch.testing.assert_close(model(idx)[0], reference(idx).logits, rtol=0, atol=1e-5)
 
 
-# ../nbs/21_pretrained.ipynb #8b5c65ad
+# ../nbs/21_pretrained.ipynb #5437ee3c
 def test_round_trip_is_bit_exact():
     import tempfile
 
     for tied in (True, False):
-        model = GPT(GPTConfig(n_embd=24, n_layer=2, n_head=3, block_size=20, vocab_size=37, dropout=0.1, tie_weights=tied))
+        model = GPT(
+            GPTConfig(
+                n_embd=24,
+                n_layer=2,
+                n_head=3,
+                block_size=20,
+                vocab_size=37,
+                dropout=0.1,
+                tie_weights=tied,
+            )
+        )
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             theirs = GPT2LMHeadModel.from_pretrained(folder)
@@ -65,7 +87,7 @@ def test_round_trip_is_bit_exact():
             assert torch.equal(again.state_dict()[name], tensor), name
 
 
-# ../nbs/21_pretrained.ipynb #6e4085e9
+# ../nbs/21_pretrained.ipynb #0b65da64
 def test_unsupported_configurations_are_refused_by_name():
     good = GPT2Config().to_dict()
     for field, value in {
@@ -75,10 +97,12 @@ def test_unsupported_configurations_are_refused_by_name():
         with pytest.raises(ValueError, match="dropout" if field == "attn_pdrop" else field):
             from_hub_config(good | {field: value})
     with pytest.raises(ValueError, match="bias=False"):
-        GPT(GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=5, block_size=3, bias=False)).save_pretrained("never")
+        GPT(
+            GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=5, block_size=3, bias=False)
+        ).save_pretrained("never")
 
 
-# ../nbs/21_pretrained.ipynb #4b465a76
+# ../nbs/21_pretrained.ipynb #7c73be94
 def test_damaged_checkpoints_are_refused():
     import tempfile
     from pathlib import Path
@@ -89,13 +113,17 @@ def test_damaged_checkpoints_are_refused():
             GPT.from_pretrained(folder)
         random_reference().save_pretrained(folder)
         tensors = load_file(folder / "model.safetensors")
-        save_file({k: v for k, v in tensors.items() if "ln_f.bias" not in k}, folder / "model.safetensors")
+        save_file(
+            {k: v for k, v in tensors.items() if "ln_f.bias" not in k}, folder / "model.safetensors"
+        )
         with pytest.raises(RuntimeError, match="ln_f.bias"):
             GPT.from_pretrained(folder)
         save_file(tensors | {"transformer.h.0.extra": torch.ones(1)}, folder / "model.safetensors")
         with pytest.raises(RuntimeError, match="extra"):
             GPT.from_pretrained(folder)
-        save_file(tensors | {"transformer.wpe.weight": torch.ones(21, 24)}, folder / "model.safetensors")
+        save_file(
+            tensors | {"transformer.wpe.weight": torch.ones(21, 24)}, folder / "model.safetensors"
+        )
         with pytest.raises(RuntimeError, match="21, 24"):
             GPT.from_pretrained(folder)
         (folder / "model.safetensors").unlink()
@@ -103,7 +131,7 @@ def test_damaged_checkpoints_are_refused():
             GPT.from_pretrained(folder)
 
 
-# ../nbs/21_pretrained.ipynb #c1409006
+# ../nbs/21_pretrained.ipynb #a345f4da
 def test_an_unknown_name_is_one_clear_error():
     import os
     from unittest import mock
@@ -111,15 +139,20 @@ def test_an_unknown_name_is_one_clear_error():
     import huggingface_hub
 
     offline = huggingface_hub.errors.OfflineModeIsEnabled("offline")
-    with mock.patch("huggingface_hub.snapshot_download", side_effect=offline), pytest.raises(FileNotFoundError) as caught:
+    with (
+        mock.patch("huggingface_hub.snapshot_download", side_effect=offline),
+        pytest.raises(FileNotFoundError) as caught,
+    ):
         GPT.from_pretrained("nobody/nothing")
     assert "shakespeare" in str(caught.value) and "nobody/nothing" in str(caught.value)
 
 
-# ../nbs/21_pretrained.ipynb #23b9cb73
+# ../nbs/21_pretrained.ipynb #01047110
 def test_the_embedded_model_is_read_with_its_own_tokenizer():
     model, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
     assert model.config.vocab_size == tokenizer.vocab_size
-    ids = torch.tensor([tokenizer.encode("First Citizen:\nBefore we proceed any further, hear me speak.")])
+    ids = torch.tensor(
+        [tokenizer.encode("First Citizen:\nBefore we proceed any further, hear me speak.")]
+    )
     _, loss = model(ids[:, :-1], ids[:, 1:])
     assert loss.item() < 4.5  # a fresh model's would be near ln(vocab_size), about 7

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 
-# ../nbs/22_sampling.ipynb #ace30b3d
+# ../nbs/22_sampling.ipynb #e64dbcfd
 def test_filters_equal_hugging_face():
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
@@ -18,11 +18,17 @@ def test_filters_equal_hugging_face():
         logits = torch.randn(4, 31, generator=g, dtype=torch.float64)
         logits[torch.rand(4, 31, generator=g) < 0.2] = float("-inf")
         for k in (1, 2, 7, 31, 99):
-            torch.testing.assert_close(top_k_filter(logits, k), TopKLogitsWarper(k)(None, logits), rtol=0, atol=0)
+            torch.testing.assert_close(
+                top_k_filter(logits, k), TopKLogitsWarper(k)(None, logits), rtol=0, atol=0
+            )
             tied = logits.round()
-            torch.testing.assert_close(top_k_filter(tied, k), TopKLogitsWarper(k)(None, tied), rtol=0, atol=0)
+            torch.testing.assert_close(
+                top_k_filter(tied, k), TopKLogitsWarper(k)(None, tied), rtol=0, atol=0
+            )
         for p in (0.01, 0.3, 0.9, 0.999, 1.0):
-            torch.testing.assert_close(top_p_filter(logits, p), TopPLogitsWarper(p)(None, logits), rtol=0, atol=0)
+            torch.testing.assert_close(
+                top_p_filter(logits, p), TopPLogitsWarper(p)(None, logits), rtol=0, atol=0
+            )
 
 
 # ../nbs/22_sampling.ipynb #e7142ca7
@@ -56,16 +62,20 @@ def test_draws_follow_the_probabilities():
             sample_token(logits[None], temperature=bad)
 
 
-# ../nbs/22_sampling.ipynb #90fa46a4
+# ../nbs/22_sampling.ipynb #b835f69e
 def test_generate_slides_its_window_and_keeps_the_prompt():
     widths = []
+
 
     def successor(idx):
         widths.append(idx.size(1))
         return torch.nn.functional.one_hot((idx + 1) % 10, 10).float()
 
+
     prompt = torch.tensor([[1, 2, 3]])
-    assert generate(successor, prompt, 4, block_size=5, temperature=0).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert generate(successor, prompt, 4, block_size=5, temperature=0).tolist() == [
+        [1, 2, 3, 4, 5, 6, 7]
+    ]
     assert widths == [3, 4, 5, 5]
     assert torch.equal(generate(successor, prompt, 0), prompt)
     with pytest.raises(ValueError, match=r"not \(1, 0\)"):
@@ -74,13 +84,17 @@ def test_generate_slides_its_window_and_keeps_the_prompt():
         generate(successor, prompt, -1)
 
 
-# ../nbs/22_sampling.ipynb #a1e4ae49
+# ../nbs/22_sampling.ipynb #fb65cd24
 def test_one_seed_one_text():
     def flat(idx):
         return torch.zeros(*idx.shape, 50)
 
+
     texts = [
-        generate(flat, torch.zeros(2, 1, dtype=torch.long), 20, generator=torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
+        generate(
+            flat, torch.zeros(2, 1, dtype=torch.long), 20, generator=torch.Generator().manual_seed(seed)
+        )
+        for seed in (7, 7, 8)
     ]
     assert torch.equal(texts[0], texts[1])
     assert not torch.equal(texts[0], texts[2])

@@ -16,7 +16,7 @@ def test_schedule_warms_up_and_ends_at_its_share():
     assert learning_rate_at(0, TrainConfig(steps=1, warmup_steps=0)) == 6e-4
 
 
-# ../nbs/31_training.ipynb #b73a0f09
+# ../nbs/31_training.ipynb #827ba44d
 import copy
 import math
 
@@ -32,24 +32,31 @@ class Repeat:
     "The same batch at every step."
 
     def __init__(self, seed=0, shape=(4, 16)):
-        tokens = torch.randint(64, (shape[0], shape[1] + 1), generator=torch.Generator().manual_seed(seed))
+        tokens = torch.randint(
+            64, (shape[0], shape[1] + 1), generator=torch.Generator().manual_seed(seed)
+        )
         self.batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def next_batch(self):
         return self.batch
 
 
-# ../nbs/31_training.ipynb #adf03d33
+# ../nbs/31_training.ipynb #c5fd404b
 def test_one_batch_is_learned_by_heart():
     torch.manual_seed(0)
     model = GPT(TINY)
-    losses = [record.loss for record in train(model, Repeat(), TrainConfig(steps=150, warmup_steps=10, learning_rate=1e-2))]
+    losses = [
+        record.loss
+        for record in train(
+            model, Repeat(), TrainConfig(steps=150, warmup_steps=10, learning_rate=1e-2)
+        )
+    ]
     assert abs(losses[0] - math.log(64)) < 0.1
     assert losses[-1] < 0.01
     assert evaluate(model, [Repeat().batch]) < 0.01
 
 
-# ../nbs/31_training.ipynb #420fae5a
+# ../nbs/31_training.ipynb #44839b0e
 def test_a_step_is_the_step_written_out():
     torch.manual_seed(0)
     model = GPT(TINY)
@@ -59,7 +66,11 @@ def test_a_step_is_the_step_written_out():
 
     decay = [p for p in reference.parameters() if p.ndim >= 2]
     rest = [p for p in reference.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], betas=(0.9, 0.95), foreach=False)
+    optimizer = torch.optim.AdamW(
+        [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        foreach=False,
+    )
     for record in records:
         for group in optimizer.param_groups:
             group["lr"] = record.learning_rate
@@ -78,24 +89,28 @@ def test_a_step_is_the_step_written_out():
     assert records[-1].gradient_norm > 0.5, "the clipping was not put to the test"
 
 
-# ../nbs/31_training.ipynb #13064af0
+# ../nbs/31_training.ipynb #11c04892
 def test_only_matrices_decay():
     model = GPT(TINY)
     decayed, kept = make_optimizer(model, TrainConfig(weight_decay=0.3)).param_groups
     assert decayed["weight_decay"] == 0.3 and kept["weight_decay"] == 0.0
     names = {id(p): name for name, p in model.named_parameters()}
-    assert all(not names[id(p)].endswith("bias") and "ln_" not in names[id(p)] for p in decayed["params"])
+    assert all(
+        not names[id(p)].endswith("bias") and "ln_" not in names[id(p)] for p in decayed["params"]
+    )
     assert len(decayed["params"]) + len(kept["params"]) == len(list(model.parameters()))
 
 
-# ../nbs/31_training.ipynb #101c26f6
+# ../nbs/31_training.ipynb #bc43913f
 def test_evaluation_leaves_no_trace():
     torch.manual_seed(0)
     model = GPT(GPTConfig(**{**vars(TINY), "dropout": 0.5})).train()
     before = copy.deepcopy(model.state_dict())
     batches = [Repeat(1).batch, Repeat(2, shape=(1, 7)).batch]
     value = evaluate(model, batches)
-    assert model.training and all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.training and all(
+        torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()
+    )
     assert value == evaluate(model, batches), "dropout was on"
     model.eval()
     separate = [model(*batch)[1].item() for batch in batches]
@@ -118,7 +133,7 @@ def test_training_is_reproducible_and_bfloat16_follows_it():
     assert max(abs(a - b) for a, b in zip(curves[0], curves[2])) < 0.1
 
 
-# ../nbs/31_training.ipynb #49ab543e
+# ../nbs/31_training.ipynb #a1e43e73
 def test_a_loss_that_is_no_number_stops_the_run():
     model = GPT(TINY)
     with torch.no_grad():
@@ -126,7 +141,14 @@ def test_a_loss_that_is_no_number_stops_the_run():
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(FloatingPointError, match="step 0 is nan"):
         list(train(model, Repeat(), TrainConfig(steps=3, warmup_steps=1)))
-    assert torch.equal(before["transformer.h.0.mlp.c_fc.weight"], model.state_dict()["transformer.h.0.mlp.c_fc.weight"])
-    for wrong in ({"steps": 0}, {"steps": 5, "warmup_steps": 6}, {"learning_rate": 0.0}, {"clip": -1.0}):
+    assert torch.equal(
+        before["transformer.h.0.mlp.c_fc.weight"], model.state_dict()["transformer.h.0.mlp.c_fc.weight"]
+    )
+    for wrong in (
+        {"steps": 0},
+        {"steps": 5, "warmup_steps": 6},
+        {"learning_rate": 0.0},
+        {"clip": -1.0},
+    ):
         with pytest.raises(ValueError, match=str(list(wrong.values())[-1])):
             TrainConfig(**wrong)

@@ -88,7 +88,9 @@ def render(first: str, jobs: int) -> list[str]:
         (HTML / ".nojekyll").touch()  # GitHub Pages leaves out folders such as _static without it
         if first != "index":
             link = f'<meta charset="utf-8"><title>GPT-2 from scratch</title><meta http-equiv="refresh" content="0; url={first}.html">'
-            (HTML / "index.html").write_text(f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n')
+            (HTML / "index.html").write_text(
+                f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n'
+            )
         return []
     return said or [f"Sphinx failed: {result}"]
 
@@ -113,7 +115,14 @@ def build(jobs: int) -> int:
             problems = render(first, jobs)
         if problems:
             rule = "-" * 100
-            print(rule, *problems, rule, f"The book was not built: {len(problems)} problem(s), above.", sep="\n", file=sys.stderr)
+            print(
+                rule,
+                *problems,
+                rule,
+                f"The book was not built: {len(problems)} problem(s), above.",
+                sep="\n",
+                file=sys.stderr,
+            )
             return 1
         STAMP.write_text(json.dumps({"inputs": key, "pages": pages_key()}))
     say(f"The book is in {HTML.relative_to(ROOT)} ({len(pages)} pages, {time.perf_counter() - start:.0f} s).")
@@ -136,7 +145,10 @@ def serve(port: int) -> int:
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as e:
-        print(f"Port {port} is taken ({e.strerror}); choose another: python tools/build_book.py --serve --port {port + 1}", file=sys.stderr)
+        print(
+            f"Port {port} is taken ({e.strerror}); choose another: python tools/build_book.py --serve --port {port + 1}",
+            file=sys.stderr,
+        )
         return 1
     say(f"The book is at http://localhost:{port}/  (Ctrl+C ends it)")
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -44,7 +44,10 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
             raise SphinxError("\n".join(problems))
         store.fill(nb, path)
     run_notebooks.arrange_figures(nb)
-    nb.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}  # colors `!gpt2-book` and `%pip` as well
+    nb.metadata["language_info"] = {
+        "name": "python",
+        "pygments_lexer": "ipython3",
+    }  # colors `!gpt2-book` and `%pip` as well
     source[0] = nbformat.writes(nb)
 
 
@@ -59,7 +62,9 @@ def visit_math(self, node: nodes.math) -> None:
 def visit_math_block(self, node: nodes.math_block) -> None:
     tex = node.astext().strip()
     if node.get("nowrap"):  # an amsmath environment: the book numbers equations, KaTeX does not
-        tex = re.sub(r"\\(begin|end)\{(align|alignat|equation|gather)\}", r"\\\1{\2*}", re.sub(r"\\label\{[^}]*\}", "", tex))
+        tex = re.sub(
+            r"\\(begin|end)\{(align|alignat|equation|gather)\}", r"\\\1{\2*}", re.sub(r"\\label\{[^}]*\}", "", tex)
+        )
     elif re.search(r"\\\\(?![^{}]*\\end)", tex) and not tex.startswith(r"\begin"):
         tex = rf"\begin{{split}}{tex}\end{{split}}"
     self.body.append(self.starttag(node, "div", CLASS="math"))
@@ -104,7 +109,9 @@ class AuthorYearLabels(BaseLabelStyle):
         for entry in sorted_entries:
             people = entry.persons.get("author") or entry.persons.get("editor") or []
             names = [" ".join(str(part) for part in p.rich_prelast_names + p.rich_last_names) for p in people]
-            name = f"{names[0]} et al." if len(names) > 2 else " and ".join(names) or entry.fields.get("title", entry.key)
+            name = (
+                f"{names[0]} et al." if len(names) > 2 else " and ".join(names) or entry.fields.get("title", entry.key)
+            )
             yield f"{name}, {entry.fields.get('year', 'n.d.')}"
 
 

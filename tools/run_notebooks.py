@@ -156,7 +156,9 @@ def arrange_figures(nb: NotebookNode) -> None:
             values = [o for o in cell.outputs if set(o.get("data", [])) == {"text/plain"}]
             if len(values) < sum("data" in o for o in cell.outputs):
                 rest = [o for o in cell.outputs if o not in values]
-                cell.outputs = rest + [new_output("stream", name="stdout", text=o.data["text/plain"] + "\n") for o in values]
+                cell.outputs = rest + [
+                    new_output("stream", name="stdout", text=o.data["text/plain"] + "\n") for o in values
+                ]
 
 
 class Outputs:
@@ -185,7 +187,9 @@ class Outputs:
         file = self.file(nb, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        part.write_text(json.dumps({"outputs": [c.outputs for c in nb.cells if c.cell_type == "code"]}), encoding="utf-8")
+        part.write_text(
+            json.dumps({"outputs": [c.outputs for c in nb.cells if c.cell_type == "code"]}), encoding="utf-8"
+        )
         part.replace(file)  # never half a file
 
     def prune(self, current: Sequence[Path]) -> None:
@@ -216,7 +220,12 @@ def _environment(root: Path, threads: int) -> dict[str, str]:
     """Say what a kernel needs: this tree's package and this environment's commands, its share of the cores, no bars or colors."""
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "NO_COLOR": "1"}
+    quiet = {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
+        "NO_COLOR": "1",
+    }
     share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | quiet
 
@@ -235,8 +244,12 @@ def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
 
 
 async def _execute(nb: NotebookNode, path: Path, env: dict[str, str]) -> None:
-    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not another one's of the same name
-    client = NotebookClient(nb, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    os.environ.setdefault(
+        "JUPYTER_PREFER_ENV_PATH", "1"
+    )  # this environment's kernel, not another one's of the same name
+    client = NotebookClient(
+        nb, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    )
     with tempfile.TemporaryFile() as log:  # what the kernel itself says is of interest only when it dies
         try:
             await client.async_execute(env=env, stderr=log)
@@ -301,7 +314,7 @@ def execute(paths: Sequence[Path], root: Path, *, jobs: int = 2, say: Callable[[
 
     async def run_all() -> None:
         gate = asyncio.Semaphore(jobs)
-        await asyncio.gather(*(run(p, gate) for p in todo))
+        await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
 
     asyncio.run(run_all())
     problems.sort()

@@ -43,8 +43,11 @@ def browser():
     executable = next(filter(None, map(shutil.which, names)), None)
     if executable is None:
         _lacking("no Chromium on the path (Debian: apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api") if not REQUIRED else __import__("playwright.sync_api").sync_api
-    with sync_api.sync_playwright() as p:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _lacking("no playwright: pip install playwright")
+    with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=executable, args=FLAGS)
         yield browser
         browser.close()

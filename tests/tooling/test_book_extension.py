@@ -27,7 +27,9 @@ FIGURE = """#| fig-cap: Two points on a line.
 from IPython.display import SVG
 SVG('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0L9 9"/></svg>')"""
 CELLS = [
-    new_markdown_cell("# First chapter\n\n> What it holds.\n\nSee {eq}`eq-one`, {numref}`fig-line` and $a^2$.\n\n$$\na = b\n$$ (eq-one)"),
+    new_markdown_cell(
+        "# First chapter\n\n> What it holds.\n\nSee {eq}`eq-one`, {numref}`fig-line` and $a^2$.\n\n$$\na = b\n$$ (eq-one)"
+    ),
     new_code_cell("#| default_exp first"),
     new_code_cell("#| hide\nsecret = 41"),
     new_code_cell("#| export\nimport gpt2_book\n\nanswer = gpt2_book.ANSWER"),
@@ -86,7 +88,13 @@ def test_figure_directives(tmp_path: Path):
 
 def test_a_fold_below_exercises_is_a_solution(tmp_path: Path):
     fold = "#| code-fold: true\n1 + 1"
-    cells = [new_code_cell(fold), new_markdown_cell("## Exercises"), new_code_cell(fold), new_markdown_cell("## Summary"), new_code_cell(fold)]
+    cells = [
+        new_code_cell(fold),
+        new_markdown_cell("## Exercises"),
+        new_code_cell(fold),
+        new_markdown_cell("## Summary"),
+        new_code_cell(fold),
+    ]
     made = [c.metadata for c in prepare(write(tmp_path / "nbs" / "a.ipynb", cells)).cells if c.cell_type == "code"]
     assert [m["mystnb"]["code_prompt_show"] for m in made] == ["Show code", "Show solution", "Show code"]
     assert [m["tags"] for m in made] == [["hide-input"], ["hide-cell"], ["hide-input"]]
@@ -170,7 +178,9 @@ def test_a_value_beside_a_figure_is_printed_below_it(tmp_path: Path):
     run_notebooks.arrange_figures(nb)
     assert [o.output_type for o in nb.cells[0].outputs] == ["display_data", "stream"]
     assert nb.cells[0].outputs[1].text == "Text(0, 0, 'x')\n"
-    assert [o.output_type for o in nb.cells[1].outputs] == ["execute_result", "display_data"], "no caption, nothing to mend"
+    assert [o.output_type for o in nb.cells[1].outputs] == ["execute_result", "display_data"], (
+        "no caption, nothing to mend"
+    )
 
 
 # --- kept outputs -------------------------------------------------------------------------------------------------------
@@ -273,7 +283,9 @@ def test_the_page_shows_what_the_directives_say(built: Book):
     page = built.page()
     assert "#|" not in page and "secret" not in page and "default_exp" not in page
     assert 'alt="A line through two points."' in page
-    assert re.search(r'<span class="caption-number">Fig\. 1\.1 </span><span class="caption-text">Two points on a line\.', page)
+    assert re.search(
+        r'<span class="caption-number">Fig\. 1\.1 </span><span class="caption-text">Two points on a line\.', page
+    )
     assert page.count("Show code") == 1 and page.count("Show solution") == 1
     assert "tag_exported" in page and "tag_tested" in page
     assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
@@ -282,9 +294,14 @@ def test_the_page_shows_what_the_directives_say(built: Book):
 def test_mathematics_is_left_to_katex(built: Book):
     page = built.page()
     assert '<span class="math">a^2</span>' in page
-    assert re.search(r'<div class="math" id="equation-eq-one">\s*<div class="formula"[^>]*>a = b</div><span class="eqno">\(1\.1\)', page)
+    assert re.search(
+        r'<div class="math" id="equation-eq-one">\s*<div class="formula"[^>]*>a = b</div><span class="eqno">\(1\.1\)',
+        page,
+    )
     assert "\\begin{align*}" in page and "\\begin{align}" not in page, "KaTeX must not number equations as well"
-    assert "katex/katex.min.js" in page and "katex" not in built.page("nbs/index.html"), "only where there is mathematics"
+    assert "katex/katex.min.js" in page and "katex" not in built.page("nbs/index.html"), (
+        "only where there is mathematics"
+    )
 
 
 def test_pages_name_no_other_host_but_in_links(built: Book):
@@ -303,7 +320,10 @@ def test_the_address_comes_from_settings(built: Book):
     try:
         rc, said = built.build()
         assert rc == 0, said
-        assert "https://colab.research.google.com/github/somebody/gpt2_book/blob/somebody/nbs/01_first.ipynb" in built.page()
+        assert (
+            "https://colab.research.google.com/github/somebody/gpt2_book/blob/somebody/nbs/01_first.ipynb"
+            in built.page()
+        )
     finally:
         ini.write_text(text)
 
@@ -347,7 +367,14 @@ def test_a_broken_reference_fails_every_time(built: Book):
 
 
 def test_stderr_is_reported_and_not_shown_and_commands_are_found(built: Book):
-    built.chapter([*CELLS, new_code_cell("import sys; print('mind the step', file=sys.stderr)\n!python -c 'import sys; print(sys.prefix)'")])
+    built.chapter(
+        [
+            *CELLS,
+            new_code_cell(
+                "import sys; print('mind the step', file=sys.stderr)\n!python -c 'import sys; print(sys.prefix)'"
+            ),
+        ]
+    )
     rc, said = built.build()
     assert rc == 0 and "stderr, not on the page; the first: mind the step" in said
     assert built.page().count("mind the step") == 1, "in the code, not below it"
@@ -369,7 +396,9 @@ def test_serving_the_book(built: Book, tmp_path: Path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "tools/build_book.py", "--serve", "--port", str(port)], cwd=built.root, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, "tools/build_book.py", "--serve", "--port", str(port)], cwd=built.root, stdout=subprocess.PIPE
+    )
     try:
         assert f"http://localhost:{port}/".encode() in server.stdout.readline()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as reply:
@@ -380,7 +409,9 @@ def test_serving_the_book(built: Book, tmp_path: Path):
         server.terminate()
         server.wait(10)
     shutil.copytree(built.root / "tools", tmp_path / "tools")
-    done = subprocess.run([sys.executable, "tools/build_book.py", "--serve"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "tools/build_book.py", "--serve"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1 and "run `make book` first" in done.stderr
 
 

@@ -58,7 +58,11 @@ def test_links_and_anchors_resolve(html: Path, parsed: dict[Path, Parsed]):
 
 
 def test_no_directive_is_printed(html: Path, parsed: dict[Path, Parsed]):
-    shown = [f"{path.relative_to(html)}: {m[0]}" for path, p in parsed.items() for m in re.finditer(r"^#\s?\|.*", p.text, re.M)]
+    shown = [
+        f"{path.relative_to(html)}: {m[0]}"
+        for path, p in parsed.items()
+        for m in re.finditer(r"^#\s?\|.*", p.text, re.M)
+    ]
     shown = [s for s in shown if not s.startswith("_modules")]
     assert not shown, "\n".join(shown)
 
@@ -70,10 +74,15 @@ def test_colab_edit_and_download_buttons(html: Path, parsed: dict[Path, Parsed],
     git_url, branch = ini["DEFAULT"]["git_url"], ini["DEFAULT"]["branch"]
     notebook = f"{name.removesuffix('.html')}.ipynb"
     links = parsed[html / name].links
-    assert git_url.replace("https://github.com", "https://colab.research.google.com/github") + f"/blob/{branch}/{notebook}" in links
+    assert (
+        git_url.replace("https://github.com", "https://colab.research.google.com/github") + f"/blob/{branch}/{notebook}"
+        in links
+    )
     assert f"{git_url}/edit/{branch}/{notebook}" in links
     assert f"../_sources/{notebook}" in links
-    assert (html / "_sources" / notebook).read_bytes() == (ROOT / notebook).read_bytes(), "run `make book`: the book is stale"
+    assert (html / "_sources" / notebook).read_bytes() == (ROOT / notebook).read_bytes(), (
+        "run `make book`: the book is stale"
+    )
 
 
 def test_every_module_is_on_the_api_page(html: Path, parsed: dict[Path, Parsed]):
@@ -187,7 +196,10 @@ def test_mathematics_is_there_at_all(browser, served: str):
 
 
 @pytest.mark.parametrize("kind", ["served", "file"])
-@pytest.mark.parametrize(("words", "chapter"), [("sinusoid", "10_positional_encoding"), ("permutation", "11_attention"), ("merges", "01_tokenization")])
+@pytest.mark.parametrize(
+    ("words", "chapter"),
+    [("sinusoid", "10_positional_encoding"), ("permutation", "11_attention"), ("merges", "01_tokenization")],
+)
 def test_search_finds_the_chapter(browser, html: Path, served: str, kind: str, words: str, chapter: str):
     home = served if kind == "served" else html.as_uri()
     with Visit(browser, f"{home}/nbs/index.html") as v:
