@@ -67,12 +67,12 @@ class Block(nn.Module):
         change = self.mlp(x)
         return torch.stack([self.ln_2(x + change), total + change])  # (2, B, T, C)
 
-# %% ../nbs/14_pre_vs_post_norm.ipynb #ddf32ab5
+# %% ../nbs/14_pre_vs_post_norm.ipynb #79aa8105
 class Stack(nn.Module):
     """``n_layer`` blocks, and what the placement of their norms asks for before the first and after the last.
 
-    Pre-LN ends in a final norm ``ln_f``. Post-LN ends in the last block's own. ResiDual starts with two equal streams and
-    ends in the sum of the first and the norm of the second.
+    Pre-LN ends in a final norm ``ln_f``. Post-LN ends in the last block's own. ResiDual starts with two equal
+    streams and ends in the sum of the first and the norm of the second.
 
     Args:
         options: ``dropout``, ``bias`` and ``eps``, as for :class:`Block`.

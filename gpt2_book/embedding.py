@@ -10,7 +10,7 @@ import math
 
 from torch import Tensor, nn
 
-# %% ../nbs/15_weight_tying.ipynb #76466e0e
+# %% ../nbs/15_weight_tying.ipynb #681bfe1c
 def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> None:
     """Make other layers use the embedding's own parameter: one tensor, one gradient, one optimizer state.
 
@@ -29,7 +29,7 @@ def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> N
     shape = tuple(embedding.weight.shape)
     for other in others:
         if tuple(other.weight.shape) != shape:
-            raise ValueError(f"cannot tie an embedding of shape {shape} to a weight of shape {tuple(other.weight.shape)}")
+            raise ValueError(f"cannot tie an embedding of shape {shape} to a weight of {tuple(other.weight.shape)}")
     if not others:
         raise ValueError("tie_weights needs at least one layer to tie the embedding to")
     for other in others:

@@ -20,8 +20,8 @@ from .tokenizer import Tokenizer
 
 # %% auto #0
 __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED', 'from_hub_tensors',
-           'to_hub_tensors', 'from_hub_config', 'to_hub_config', 'locate', 'load_checkpoint', 'save_checkpoint',
-           'load_tokenizer']
+           'to_hub_tensors', 'from_hub_config', 'to_hub_config', 'embedded_models', 'locate', 'load_checkpoint',
+           'save_checkpoint', 'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #253ab248
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -61,7 +61,7 @@ def to_hub_tensors(state: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tens
         if not (tied and name == "lm_head.weight")
     }
 
-# %% ../nbs/21_pretrained.ipynb #76c3edc8
+# %% ../nbs/21_pretrained.ipynb #80f33db6
 HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
@@ -76,7 +76,7 @@ HUB_SUPPORTED = {  # the values of the other fields that change the computation 
     "scale_attn_by_inverse_layer_idx": (False,), "reorder_and_upcast_attn": (False,), "add_cross_attention": (False,),
 }  # fmt: skip
 
-
+# %% ../nbs/21_pretrained.ipynb #9d3067c4
 def from_hub_config(hub: Mapping) -> dict:
     """Translate the content of a Hugging Face GPT-2 ``config.json`` into the fields of ``GPTConfig``.
 
@@ -99,7 +99,7 @@ def from_hub_config(hub: Mapping) -> dict:
         )
     return {ours: full[theirs] for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates.pop()}
 
-
+# %% ../nbs/21_pretrained.ipynb #c51e8d74
 def to_hub_config(fields: Mapping) -> dict:
     """Translate the fields of ``GPTConfig`` into the content of a Hugging Face GPT-2 ``config.json``.
 
@@ -120,45 +120,36 @@ def to_hub_config(fields: Mapping) -> dict:
         **dict.fromkeys(HUB_DROPOUTS, fields["dropout"]),
     }
 
-# %% ../nbs/21_pretrained.ipynb #d8b395ec
+# %% ../nbs/21_pretrained.ipynb #ee5d0fc8
+def embedded_models() -> dict[str, Path]:
+    """Return the models inside the package: each one's name and its folder."""
+    assets = Path(str(resources.files("gpt2_book"))) / "assets"
+    return {config.parent.name: config.parent for config in sorted(assets.glob("*/config.json"))}
+
+
 def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
-    """Return the folder that holds ``name``: an embedded model, a folder, or a repository of the hub (downloaded once).
+    """Return the folder of a model: embedded, a folder, or a repository of the hub, downloaded once.
 
     Raises:
-        FileNotFoundError: when ``name`` is none of the three, or the hub cannot be reached and has it not in its cache.
+        FileNotFoundError: when ``name`` is none of the three, or cannot be had from the hub.
     """
-    embedded = Path(str(resources.files("gpt2_book"))) / "assets"
-    if re.fullmatch(r"\w+", str(name)) and (embedded / str(name) / "config.json").is_file():
-        return embedded / str(name)
+    embedded = embedded_models()
+    if str(name) in embedded:
+        return embedded[str(name)]
     if Path(name).is_dir():
         return Path(name)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=wanted))
-    except (
-        HFValidationError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        OSError,
-    ) as error:
-        known = sorted(
-            folder.name for folder in embedded.iterdir() if (folder / "config.json").is_file()
-        )
+    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
         raise FileNotFoundError(
-            f"{str(name)!r} is no embedded model ({', '.join(known)}), no folder, "
+            f"{str(name)!r} is no embedded model ({', '.join(embedded)}), no folder, "
             f"and not to be had from the hub: {error}"
         ) from error
 
-
+# %% ../nbs/21_pretrained.ipynb #79db9308
 def load_checkpoint(
     name: str | os.PathLike, *, revision: str | None = None
 ) -> tuple[dict, dict[str, Tensor]]:

@@ -47,11 +47,11 @@ def test_weight_is_one_parameter_and_stays_one():
         assert moved.lm_head.weight is moved.wte.weight is not model.wte.weight
 
 
-# ../nbs/15_weight_tying.ipynb #eb8c6e86
+# ../nbs/15_weight_tying.ipynb #017109b9
 def test_tie_refuses_another_shape_and_changes_nothing():
     embedding, head, wrong = nn.Embedding(11, 4), nn.Linear(4, 11), nn.Linear(11, 4)
     before = head.weight
-    with pytest.raises(ValueError, match=r"\(11, 4\) to a weight of shape \(4, 11\)"):
+    with pytest.raises(ValueError, match=r"\(11, 4\) to a weight of \(4, 11\)"):
         tie_weights(embedding, head, wrong)
     assert head.weight is before
     with pytest.raises(ValueError, match="at least one"):

@@ -312,7 +312,13 @@ def execute(paths: Sequence[Path], root: Path, *, jobs: int = 2, say: Callable[[
             store.keep(nb, path)
             say(f"  {path.stem:28} {time.perf_counter() - start:5.1f} s")
 
+    def complain(loop: asyncio.AbstractEventLoop, context: dict) -> None:
+        task = str(context.get("future") or context.get("task"))
+        if "_async_poll_kernel_alive" not in task:  # nbclient may look once more after a kernel that has ended
+            loop.default_exception_handler(context)
+
     async def run_all() -> None:
+        asyncio.get_running_loop().set_exception_handler(complain)
         gate = asyncio.Semaphore(jobs)
         await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
 

@@ -26,6 +26,7 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
         a = dict(attrs)
+        self.text += "\n" * (tag == "pre")
         self.ids |= {a[k] for k in ("id", "name") if a.get(k)}
         self.links += [a[k] for k in ("href", "src") if a.get(k) and (tag, a.get("rel")) != ("link", "canonical")]
 

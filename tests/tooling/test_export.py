@@ -116,6 +116,21 @@ def test_a_test_imports_only_the_names_that_are_not_its_own(project):
     assert "1 passed" in project.pytest()
 
 
+def test_a_helper_of_the_tests_hides_the_modules_name(project):
+    helper = "#| test\ndef helper():\n    return 4"
+    project.write(
+        "07_topic",
+        TOPIC,
+        HALVE,
+        "#| export\ndef helper():\n    return 1",
+        helper,
+        "#| test h\nassert halve(helper()) == 2",
+    )
+    export(project.root)
+    assert "from book_lib.topic import halve\n" in project.read("tests/test_topic.py")
+    assert "1 passed" in project.pytest()
+
+
 def test_many_names_are_imported_on_many_lines(project):
     names = [f"a_rather_long_name_{i}" for i in range(9)]
     code = "#| export\n" + "\n".join(f"{n} = 1" for n in names)
