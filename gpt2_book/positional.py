@@ -9,8 +9,10 @@ __all__ = ['sinusoidal_encoding', 'SinusoidalPositionalEncoding', 'LearnedPositi
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/10_positional_encoding.ipynb #796a6dfa
-def sinusoidal_encoding(n_pos: int, n_embd: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
+# %% ../nbs/10_positional_encoding.ipynb #be095704
+def sinusoidal_encoding(
+    n_pos: int, n_embd: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Sinusoids for the positions 0 to n_pos - 1: sines in the even columns, cosines in the odd ones.
 
     The angles are computed in float64, whatever `dtype` is asked for.

@@ -4,11 +4,10 @@
 from gpt2_book.cli import app
 
 
-# ../nbs/90_command_line.ipynb #d8616f04
+# ../nbs/90_command_line.ipynb #dc1c8647
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
