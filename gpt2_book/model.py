@@ -184,7 +184,7 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
         "head": 0 if config.tie_weights else V * C,
     }
 
-# %% ../nbs/20_gpt2.ipynb #b6c02809
+# %% ../nbs/20_gpt2.ipynb #56efb633
 def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, int]:
     """Count the floating-point operations of one forward pass over one sequence, by part.
 
@@ -196,7 +196,7 @@ def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, i
     T, L, C = n_tokens or config.block_size, config.n_layer, config.n_embd
     return {
         "attention, matrices": 2 * T * L * 4 * C * C,
-        "attention, weights": 2 * L * 2 * T * T * C,
+        "attention, averages": 2 * L * 2 * T * T * C,
         "feed-forward": 2 * T * L * 8 * C * C,
         "head": 2 * T * config.vocab_size * C,
     }

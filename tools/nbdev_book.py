@@ -40,7 +40,7 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
         raise SphinxError(str(e)) from e
     store = run_notebooks.Outputs(root)
     if not store.fill(nb, path):  # tools/build_book.py has run them all; a bare `jupyter-book build .` comes here
-        if problems := run_notebooks.execute([path], root, jobs=1):
+        if problems := run_notebooks.execute([path], root, jobs=1, prune=False):
             raise SphinxError("\n".join(problems))
         store.fill(nb, path)
     run_notebooks.arrange_figures(nb)

@@ -276,8 +276,13 @@ def _finish(nb: NotebookNode) -> list[str]:
     return said
 
 
-def execute(paths: Sequence[Path], root: Path, *, jobs: int = 2, say: Callable[[str], None] = print) -> list[str]:
-    """Execute the notebooks whose outputs are not kept, `jobs` at a time, and return all problems found."""
+def execute(
+    paths: Sequence[Path], root: Path, *, jobs: int = 2, prune: bool = True, say: Callable[[str], None] = print
+) -> list[str]:
+    """Execute the notebooks whose outputs are not kept, `jobs` at a time, and return all problems found.
+
+    With `prune` and no problem, forget the outputs of everything but `paths`.
+    """
     store = Outputs(root)
     problems, notebooks, current, todo = [], {}, [], []
     for path in paths:
@@ -317,13 +322,18 @@ def execute(paths: Sequence[Path], root: Path, *, jobs: int = 2, say: Callable[[
         if "_async_poll_kernel_alive" not in task:  # nbclient may look once more after a kernel that has ended
             loop.default_exception_handler(context)
 
+    def no_handler(*args: object) -> None:
+        raise RuntimeError("nbclient would take Ctrl+C to mean one kernel, and go on with the next notebook")
+
     async def run_all() -> None:
-        asyncio.get_running_loop().set_exception_handler(complain)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(complain)
+        loop.add_signal_handler = loop.remove_signal_handler = no_handler
         gate = asyncio.Semaphore(jobs)
         await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
 
     asyncio.run(run_all())
     problems.sort()
-    if not problems:
+    if prune and not problems:
         store.prune(current)
     return problems
