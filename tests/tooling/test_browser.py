@@ -143,10 +143,14 @@ class Visit:
         self.requests, self.complaints = [], []
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("response", lambda r: r.status >= 400 and self.complaints.append(f"{r.status} {r.url}"))
-        self.page.on("requestfailed", lambda r: self.complaints.append(f"failed: {r.url}"))
+        self.page.on("requestfailed", self._failed)
         self.page.on("console", lambda m: m.type == "error" and self.complaints.append(m.text))
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.page.goto(url, wait_until="load")
+
+    def _failed(self, request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # by going on to the next page
+            self.complaints.append(f"{request.failure}: {request.url}")
 
     def __enter__(self):
         return self
