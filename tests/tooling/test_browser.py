@@ -139,7 +139,7 @@ class Visit:
 
     def __init__(self, browser, url: str, *, width: int = 1280, dark: bool = False):
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.requests, self.complaints = [], []
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("response", lambda r: r.status >= 400 and self.complaints.append(f"{r.status} {r.url}"))
