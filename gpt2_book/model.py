@@ -86,7 +86,7 @@ class Generates:
         how["block_size"] = self.config.block_size
         return sampling.generate(self.next_logits, idx, max_new_tokens, **how)
 
-# %% ../nbs/20_gpt2.ipynb #a3be2a43
+# %% ../nbs/20_gpt2.ipynb #51a1aa6a
 class Saved:
     """Loading and saving for a model that is built from a :class:`GPTConfig`."""
 
@@ -101,7 +101,7 @@ class Saved:
             RuntimeError: when a tensor is missing, left over or of a wrong shape.
         """
         fields, state = pretrained.load_checkpoint(name, revision=revision)
-        with torch.device("meta"):
+        with torch.device("meta"), pretrained.NoDraws():
             model = cls(GPTConfig(**fields))
         model.load_state_dict({key: tensor.to(dtype) for key, tensor in state.items()}, assign=True)
         if model.config.tie_weights:

@@ -4,8 +4,10 @@
 from gpt2_book.pretrained import from_hub_config, load_tokenizer
 
 
-# ../nbs/21_pretrained.ipynb #5cced4d7
+# ../nbs/21_pretrained.ipynb #6e719483
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +15,17 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book import GPT, GPTConfig
+
+
+LOAD = """
+import sys
+import torch
+from gpt2_book import GPT
+before = torch.random.get_rng_state()
+GPT.from_pretrained("shakespeare")
+assert torch.equal(torch.random.get_rng_state(), before), "random weights were drawn"
+print("torch._dynamo" in sys.modules)
+"""
 
 
 def random_reference(seed=0, **fields):
@@ -100,6 +113,12 @@ def test_unsupported_configurations_are_refused_by_name():
         GPT(
             GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=5, block_size=3, bias=False)
         ).save_pretrained("never")
+
+
+# ../nbs/21_pretrained.ipynb #a8c7ca56
+def test_loading_draws_no_weights_and_wakes_no_compiler():
+    result = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True)
+    assert result.stdout == "False\n", result.stderr
 
 
 # ../nbs/21_pretrained.ipynb #7c73be94
