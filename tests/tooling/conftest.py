@@ -33,6 +33,10 @@ def html() -> Path:
     """The built book's folder."""
     if not (HTML / "index.html").exists():
         _lacking("no built book in _build/html: run `make book` first")
+    for notebook in sorted((ROOT / "nbs").glob("*.ipynb")):
+        shown = HTML / "_sources" / "nbs" / notebook.name
+        if not shown.exists() or shown.read_bytes() != notebook.read_bytes():
+            _lacking(f"the book in _build/html is older than {notebook.name}: run `make book` first")
     return HTML
 
 
