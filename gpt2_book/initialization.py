@@ -10,32 +10,40 @@ import math
 
 from torch import nn
 
-# %% ../nbs/16_init_variance.ipynb #86aabc0c
+# %% ../nbs/16_init_variance.ipynb #82a53999
 def init_gpt2_(module: nn.Module, *, n_layer: int, std: float = 0.02) -> nn.Module:
     """Draw the weights of `module` as GPT-2 does, in place, and return it.
 
-    Matrices (linear layers and embeddings) come from N(0, std); the matrix of any layer called ``c_proj``, which writes
-    into the residual stream, from N(0, std / sqrt(2 n_layer)). Biases become zeros and the gains of norms ones.
-    A weight that two layers share is drawn once.
+    Matrices (linear layers and embeddings) come from N(0, std). The matrix of any layer
+    called ``c_proj``, which writes into the residual stream, comes from
+    N(0, std / sqrt(2 n_layer)). Biases become zeros and the gains of norms ones. A weight
+    that two layers share is drawn once.
 
     Shapes:
         Any; every parameter keeps its own.
 
     Raises:
-        ValueError: if `n_layer` is below 1 or `std` not positive, or a parameter is neither a matrix nor a vector
-            called ``weight`` or ``bias``.
+        ValueError: if `n_layer` is below 1 or `std` not positive, or a parameter is neither
+            a matrix nor a vector called ``weight`` or ``bias``.
 
     Source:
-        Radford et al. (2018), section 4.1 (0.02); Radford et al. (2019), section 2.3 (the residual layers).
+        Radford et al. (2018), section 4.1 (0.02); Radford et al. (2019), section 2.3.
     """
     if n_layer < 1 or std <= 0:
-        raise ValueError(f"need n_layer >= 1 and std > 0, got n_layer {n_layer} and std {std}")
+        raise ValueError(
+            f"need n_layer >= 1 and std > 0, got n_layer {n_layer} and std {std}"
+        )
     for name, parameter in module.named_parameters():
         layer, kind = ("", *name.split("."))[-2:]
         if parameter.dim() == 2:
-            nn.init.normal_(parameter, std=std / math.sqrt(2 * n_layer) if layer == "c_proj" else std)
+            nn.init.normal_(
+                parameter,
+                std=std / math.sqrt(2 * n_layer) if layer == "c_proj" else std,
+            )
         elif parameter.dim() == 1 and kind in ("weight", "bias"):
             nn.init.constant_(parameter, float(kind == "weight"))
         else:
-            raise ValueError(f"no rule for parameter {name} of shape {tuple(parameter.shape)}")
+            raise ValueError(
+                f"no rule for parameter {name} of shape {tuple(parameter.shape)}"
+            )
     return module

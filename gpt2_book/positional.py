@@ -9,11 +9,15 @@ __all__ = ['sinusoidal_encoding', 'SinusoidalPositionalEncoding', 'LearnedPositi
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/10_positional_encoding.ipynb #be095704
+# %% ../nbs/10_positional_encoding.ipynb #829c89b6
 def sinusoidal_encoding(
-    n_pos: int, n_embd: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
+    n_pos: int,
+    n_embd: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Sinusoids for the positions 0 to n_pos - 1: sines in the even columns, cosines in the odd ones.
+    """Sinusoids of positions 0 to n_pos - 1: sines in even columns, cosines in odd ones.
 
     The angles are computed in float64, whatever `dtype` is asked for.
 
@@ -27,13 +31,19 @@ def sinusoidal_encoding(
         Vaswani et al. (2017), section 3.5.
     """
     if n_pos < 0 or n_embd < 2 or n_embd % 2:
-        raise ValueError(f"need n_pos >= 0 and an even n_embd >= 2, got n_pos {n_pos} and n_embd {n_embd}")
+        raise ValueError(
+            f"need n_pos >= 0 and an even n_embd >= 2, not n_pos {n_pos}, n_embd {n_embd}"
+        )
     position = torch.arange(n_pos, dtype=torch.float64)  # (T,)
-    frequency = base ** (-torch.arange(0, n_embd, 2, dtype=torch.float64) / n_embd)  # (C/2,)
+    frequency = base ** (
+        -torch.arange(0, n_embd, 2, dtype=torch.float64) / n_embd
+    )  # (C/2,)
     angle = torch.outer(position, frequency)  # (T, C/2)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)  # (T, C)
+    return (
+        torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)
+    )  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #b0cd12af
+# %% ../nbs/10_positional_encoding.ipynb #158a5b21
 class SinusoidalPositionalEncoding(nn.Module):
     """Sinusoids as a module without parameters; it has no last position.
 
@@ -44,23 +54,30 @@ class SinusoidalPositionalEncoding(nn.Module):
     def __init__(self, n_pos: int, n_embd: int, *, base: float = 10000.0):
         super().__init__()
         self.base = base
-        self.register_buffer("table", sinusoidal_encoding(n_pos, n_embd, base=base), persistent=False)
+        self.register_buffer(
+            "table", sinusoidal_encoding(n_pos, n_embd, base=base), persistent=False
+        )
 
     def forward(self, positions: Tensor | int) -> Tensor:
-        """Encode `positions`, or the first so many of them when it is a number (any number: the table grows).
+        """Encode `positions`, or the first so many when it is a number.
+
+        The table grows when the number is larger than it.
 
         Shapes:
-            positions (T,) int64, each below the table's length, or the number T; returns (T, C).
+            positions (T,) int64, each below the table's length, or the number T
+            returns (T, C)
         """
         if isinstance(positions, Tensor):
             return self.table[positions]  # (T, C)
         if positions > len(self.table):
-            self.table = sinusoidal_encoding(positions, self.table.shape[1], base=self.base).to(self.table)
+            self.table = sinusoidal_encoding(
+                positions, self.table.shape[1], base=self.base
+            ).to(self.table)
         return self.table[:positions]  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #9d0234f3
+# %% ../nbs/10_positional_encoding.ipynb #a2ef0aa8
 class LearnedPositionalEncoding(nn.Embedding):
-    """One trained vector per position, as GPT-2's ``wpe``; positions beyond the last have none.
+    """One trained vector per position, as GPT-2's ``wpe``; there is none beyond the last.
 
     Source:
         Gehring et al. (2017), section 3.1; Radford et al. (2018), section 4.1.
@@ -77,12 +94,18 @@ class LearnedPositionalEncoding(nn.Embedding):
         """
         n_asked = len(positions) if isinstance(positions, Tensor) else positions
         if n_asked > self.num_embeddings:
-            raise ValueError(f"asked for {n_asked} positions, but only {self.num_embeddings} were learned")
-        return super().forward(positions) if isinstance(positions, Tensor) else self.weight[:positions]  # (T, C)
+            raise ValueError(
+                f"asked for {n_asked} positions, but only {self.num_embeddings} are learned"
+            )
+        return (
+            super().forward(positions)
+            if isinstance(positions, Tensor)
+            else self.weight[:positions]
+        )  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #f9a80252
+# %% ../nbs/10_positional_encoding.ipynb #18f5783c
 class NoPositionalEncoding(nn.Module):
-    """Zeros: the model gets no positions, and the causal mask is all that orders its input.
+    """Zeros: no positions, so that the causal mask is all that orders the input.
 
     Source:
         Haviv et al. (2022), section 2.

@@ -4,7 +4,7 @@
 from gpt2_book.initialization import init_gpt2_
 
 
-# ../nbs/16_init_variance.ipynb #1400dfb3
+# ../nbs/16_init_variance.ipynb #1a9cf0b0
 import math
 
 import pytest
@@ -18,16 +18,29 @@ def standard_errors_off(model, n_layer, std=0.02):
     off = {}
     for name, p in model.named_parameters():
         if p.dim() == 2:
-            expected = std / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else std
-            off[name] = (p.std().item() - expected) / (expected / math.sqrt(2 * p.numel()))
+            expected = (
+                std / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else std
+            )
+            off[name] = (p.std().item() - expected) / (
+                expected / math.sqrt(2 * p.numel())
+            )
     return off
 
 
-# ../nbs/16_init_variance.ipynb #6b11990c
+# ../nbs/16_init_variance.ipynb #d2639345
 def test_std_of_every_parameter():
     for n_layer, tie in ((1, True), (3, False), (12, True)):
         torch.manual_seed(0)
-        model = GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=n_layer, n_head=4, n_embd=64, tie_weights=tie))
+        model = GPT(
+            GPTConfig(
+                block_size=64,
+                vocab_size=500,
+                n_layer=n_layer,
+                n_head=4,
+                n_embd=64,
+                tie_weights=tie,
+            )
+        )
         init_gpt2_(model, n_layer=n_layer)
         off = standard_errors_off(model, n_layer)
         assert len(off) == 4 * n_layer + 2 + (not tie)
@@ -37,64 +50,107 @@ def test_std_of_every_parameter():
                 assert (p == float(name.endswith("weight"))).all(), name
 
 
-# ../nbs/16_init_variance.ipynb #a0577db9
+# ../nbs/16_init_variance.ipynb #fd11ec30
 def test_wrong_initializations_are_caught():
     def changed(change):
         torch.manual_seed(0)
-        model = init_gpt2_(GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=4, n_head=4, n_embd=64)), n_layer=4)
+        model = init_gpt2_(
+            GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=4, n_head=4, n_embd=64)),
+            n_layer=4,
+        )
         for name, p in model.named_parameters():
             change(name, p.data)
         return max(map(abs, standard_errors_off(model, 4).values()))
 
     assert changed(lambda name, p: None) < 5
-    assert changed(lambda name, p: p.mul_(math.sqrt(2)) if name.endswith("c_proj.weight") else p) > 5
-    assert changed(lambda name, p: nn.init.trunc_normal_(p, std=0.02, a=-0.04, b=0.04) if "wte" in name else p) > 5
+    assert (
+        changed(
+            lambda name, p: p.mul_(math.sqrt(2)) if name.endswith("c_proj.weight") else p
+        )
+        > 5
+    )
+    assert (
+        changed(
+            lambda name, p: (
+                nn.init.trunc_normal_(p, std=0.02, a=-0.04, b=0.04) if "wte" in name else p
+            )
+        )
+        > 5
+    )
     assert changed(lambda name, p: p.mul_(0.5) if "wpe" in name else p) > 5
 
 
-# ../nbs/16_init_variance.ipynb #0b0dcaa1
+# ../nbs/16_init_variance.ipynb #3b46abff
 def test_weights_are_normal():
     torch.manual_seed(0)
-    model = init_gpt2_(GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=2, n_head=4, n_embd=64)), n_layer=2)
+    model = init_gpt2_(
+        GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=2, n_head=4, n_embd=64)),
+        n_layer=2,
+    )
     for name, p in model.named_parameters():
         if p.dim() == 2:
             z = (p - p.mean()) / p.std()
             assert abs(z.pow(4).mean() - 3) < 5 * math.sqrt(24 / p.numel()), name
-            assert abs(z.mean()) < 1e-3 and abs(p.mean() / p.std()) < 5 / math.sqrt(p.numel()), name
+            assert abs(z.mean()) < 1e-3 and abs(p.mean() / p.std()) < 5 / math.sqrt(
+                p.numel()
+            ), name
 
 
-# ../nbs/16_init_variance.ipynb #5776b55e
+# ../nbs/16_init_variance.ipynb #e741dfba
 def test_a_shared_weight_is_drawn_once():
     def drawn(tie):
         torch.manual_seed(0)
-        model = GPT(GPTConfig(block_size=8, vocab_size=32, n_layer=1, n_head=2, n_embd=8, tie_weights=tie))
+        model = GPT(
+            GPTConfig(
+                block_size=8, vocab_size=32, n_layer=1, n_head=2, n_embd=8, tie_weights=tie
+            )
+        )
         torch.manual_seed(1)
         init_gpt2_(model, n_layer=1)
         return model, torch.rand(())
 
     (tied, after_tied), (untied, after_untied) = drawn(True), drawn(False)
     assert tied.lm_head.weight is tied.transformer.wte.weight
-    torch.testing.assert_close(tied.transformer.wte.weight, untied.transformer.wte.weight, rtol=0, atol=0)
-    assert after_tied != after_untied  # the untied head took numbers of its own from the generator
+    torch.testing.assert_close(
+        tied.transformer.wte.weight, untied.transformer.wte.weight, rtol=0, atol=0
+    )
+    assert (
+        after_tied != after_untied
+    )  # the untied head took numbers of its own from the generator
 
 
-# ../nbs/16_init_variance.ipynb #b92a3099
+# ../nbs/16_init_variance.ipynb #59058776
 def test_init_gpt2_refuses():
     with pytest.raises(ValueError, match="n_layer 0"):
         init_gpt2_(nn.Linear(2, 2), n_layer=0)
     with pytest.raises(ValueError, match="std -0.1"):
         init_gpt2_(nn.Linear(2, 2), n_layer=1, std=-0.1)
-    with pytest.raises(ValueError, match=r"no rule for parameter 0.weight of shape \(4, 2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"no rule for parameter 0.weight of shape \(4, 2, 3\)"
+    ):
         init_gpt2_(nn.Sequential(nn.Conv1d(2, 4, 3)), n_layer=1)
 
 
-# ../nbs/16_init_variance.ipynb #4821a02a
+# ../nbs/16_init_variance.ipynb #24f009b8
 def test_loss_at_init():
     V, C = 5000, 64
     torch.manual_seed(0)
-    model = init_gpt2_(GPT(GPTConfig(block_size=64, vocab_size=V, n_layer=2, n_head=4, n_embd=C, tie_weights=False)), n_layer=2)
+    model = init_gpt2_(
+        GPT(
+            GPTConfig(
+                block_size=64,
+                vocab_size=V,
+                n_layer=2,
+                n_head=4,
+                n_embd=C,
+                tie_weights=False,
+            )
+        ),
+        n_layer=2,
+    )
     idx = torch.randint(V, (4, 64))
     with torch.no_grad():
+
         def loss():
             logits = model(idx)[0]  # (B, T, V)
             return (logits.logsumexp(-1) - logits.mean(-1)).mean().item()

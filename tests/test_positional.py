@@ -38,13 +38,21 @@ def test_sinusoids_equal_hugging_face():
     torch.testing.assert_close(sinusoidal_encoding(300, 32), reference, rtol=0, atol=1e-6)
 
 
-# ../nbs/10_positional_encoding.ipynb #85197021
+# ../nbs/10_positional_encoding.ipynb #8bb28c1c
 def test_shift_is_a_rotation():
     C, base = 24, 10000.0
     table = sinusoidal_encoding(700, C, base=base, dtype=torch.float64)
     for k in (1, 2, 5, 64, 333):
         angles = [k / base ** (2 * i / C) for i in range(C // 2)]
-        R = torch.block_diag(*(torch.tensor([[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]], dtype=torch.float64) for a in angles))
+        R = torch.block_diag(
+            *(
+                torch.tensor(
+                    [[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]],
+                    dtype=torch.float64,
+                )
+                for a in angles
+            )
+        )
         torch.testing.assert_close(table[:-k] @ R.T, table[k:], rtol=0, atol=1e-10)
         torch.testing.assert_close(R @ R.T, torch.eye(C, dtype=torch.float64))
 
@@ -70,29 +78,45 @@ def test_wavelengths():
             assert abs(changes - 2 * len(table) / wavelength) <= 1, (C, i)
 
 
-# ../nbs/10_positional_encoding.ipynb #215c4b49
+# ../nbs/10_positional_encoding.ipynb #62c5a8fd
 def test_the_three_are_interchangeable():
-    for kind in (SinusoidalPositionalEncoding, LearnedPositionalEncoding, NoPositionalEncoding):
+    for kind in (
+        SinusoidalPositionalEncoding,
+        LearnedPositionalEncoding,
+        NoPositionalEncoding,
+    ):
         module = kind(8, 6)
         assert module(5).shape == (5, 6) and module(0).shape == (0, 6)
-        torch.testing.assert_close(module(torch.tensor([0, 1, 2])), module(3), rtol=0, atol=0)
-        torch.testing.assert_close(module(torch.tensor([4, 2])), module(8)[[4, 2]], rtol=0, atol=0)
-        assert set(module.state_dict()) == ({"weight"} if kind is LearnedPositionalEncoding else set())
+        torch.testing.assert_close(
+            module(torch.tensor([0, 1, 2])), module(3), rtol=0, atol=0
+        )
+        torch.testing.assert_close(
+            module(torch.tensor([4, 2])), module(8)[[4, 2]], rtol=0, atol=0
+        )
+        assert set(module.state_dict()) == (
+            {"weight"} if kind is LearnedPositionalEncoding else set()
+        )
 
 
-# ../nbs/10_positional_encoding.ipynb #691fdc5a
+# ../nbs/10_positional_encoding.ipynb #398dd9ba
 def test_beyond_the_last_position():
     sinusoids = SinusoidalPositionalEncoding(8, 6, base=100.0)
-    torch.testing.assert_close(sinusoids(20), sinusoidal_encoding(20, 6, base=100.0), rtol=0, atol=0)
-    torch.testing.assert_close(NoPositionalEncoding(8, 6)(20), torch.zeros(20, 6), rtol=0, atol=0)
+    torch.testing.assert_close(
+        sinusoids(20), sinusoidal_encoding(20, 6, base=100.0), rtol=0, atol=0
+    )
+    torch.testing.assert_close(
+        NoPositionalEncoding(8, 6)(20), torch.zeros(20, 6), rtol=0, atol=0
+    )
     learned = LearnedPositionalEncoding(8, 6)
     for asked in (9, torch.arange(9)):
-        with pytest.raises(ValueError, match="asked for 9 positions, but only 8"):
+        with pytest.raises(ValueError, match="asked for 9 positions, but only 8 are"):
             learned(asked)
 
 
-# ../nbs/10_positional_encoding.ipynb #ee38dc69
+# ../nbs/10_positional_encoding.ipynb #590676b4
 def test_learned_positions_get_gradients():
     learned = LearnedPositionalEncoding(4, 3)
     learned(2).sum().backward()
-    torch.testing.assert_close(learned.weight.grad, torch.tensor([1.0, 1.0, 0.0, 0.0])[:, None].expand(4, 3))
+    torch.testing.assert_close(
+        learned.weight.grad, torch.tensor([1.0, 1.0, 0.0, 0.0])[:, None].expand(4, 3)
+    )
