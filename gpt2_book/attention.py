@@ -12,18 +12,27 @@ import torch.nn.functional as F
 
 # %% ../nbs/11_attention.ipynb #47c17339
 def causal_mask(
-    T: int, S: int | None = None, *, device: torch.device | str | None = None
+    T: int,
+    S: int | None = None,
+    *,
+    real: torch.Tensor | None = None,
+    device: torch.device | str | None = None,
 ) -> torch.Tensor:
     """Say which of ``S`` keys each of ``T`` queries may look at: ``True`` allows.
 
     The queries are the last ``T`` of the ``S`` positions, so the diagonal is counted from
     the lower right corner. Where ``S`` is left out or equals ``T``: the lower triangle.
 
+    Args:
+        real: False where a sequence is padded. Padding is seen by none but itself.
+
     Shapes:
-        Returns a boolean tensor of shape (T, S).
+        real: (B, S), boolean
+        Returns a boolean tensor of shape (T, S), or with ``real`` (B, 1, T, S).
 
     Raises:
-        ValueError: If there are more queries than keys; the first would see nothing.
+        ValueError: If there are more queries than keys, so that the first would see nothing,
+            or ``real`` is not (B, S).
 
     Source:
         Vaswani et al. (2017), section 3.2.3.
@@ -31,14 +40,26 @@ def causal_mask(
     S = T if S is None else S
     if T > S:
         raise ValueError(f"{T} queries cannot be the last of {S} keys: some see nothing")
-    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)  # (T, S)
+    if real is None:
+        return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)  # (T, S)
+    if real.ndim != 2 or real.size(1) != S:
+        raise ValueError(f"real must be (B, S) with S = {S}, not {tuple(real.shape)}")
+    allowed = causal_mask(T, S, device=real.device)  # (T, S)
+    itself = allowed.triu(S - T)  # (T, S)
+    return allowed & real[:, None, None, :] | itself  # (B, 1, T, S)
 
 # %% ../nbs/11_attention.ipynb #112e9bd9
 class CausalSelfAttention(nn.Module):
     """Attention of a sequence to itself and to its own past only, in ``n_head`` heads.
 
+    Args:
+        mask: True where a query may see a key; by default its own position and the past.
+        cache: its ``append(k, v)`` keeps the new keys and values, (B, H, T, D), and returns
+            those of all S positions so far; the queries are the last T of them.
+
     Shapes:
         x: (B, T, C) to (B, T, C), where C is ``n_embd``. T may be 0.
+        mask: boolean, (T, S) or anything that broadcasts to (B, H, T, S)
 
     Raises:
         ValueError: If ``n_embd`` is not a positive multiple of ``n_head``.
@@ -46,6 +67,8 @@ class CausalSelfAttention(nn.Module):
     Source:
         Vaswani et al. (2017), section 3.2. The names are those of GPT-2's checkpoint.
     """
+
+    attend = staticmethod(F.scaled_dot_product_attention)  # the kernel; another may take its place
 
     def __init__(
         self, n_embd: int, n_head: int, *, dropout: float = 0.0, bias: bool = True
@@ -64,11 +87,16 @@ class CausalSelfAttention(nn.Module):
         B, T, C = z.shape
         return z.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None, cache=None) -> torch.Tensor:
         B, T, C = x.shape
         q, k, v = self.c_attn(x).split(C, dim=-1)  # 3 of (B, T, C)
         q, k, v = map(self.split_heads, (q, k, v))  # 3 of (B, H, T, D)
-        p = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        if cache is not None:
+            k, v = cache.append(k, v)  # 2 of (B, H, S, D)
+        S, p = k.size(2), self.dropout if self.training else 0.0
+        if mask is None and 1 < T < S:
+            mask = causal_mask(T, S, device=x.device)  # (T, S)
+        causal = mask is None and T == S  # the corners agree
+        y = self.attend(q, k, v, attn_mask=mask, dropout_p=p, is_causal=causal)  # (B, H, T, D)
         y = y.transpose(1, 2).contiguous().view(B, T, C)  # (B, H, T, D) -> (B, T, C)
         return self.resid_dropout(self.c_proj(y))  # (B, T, C)

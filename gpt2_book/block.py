@@ -6,6 +6,7 @@
 __all__ = ['Block', 'Stack']
 
 # %% ../nbs/14_pre_vs_post_norm.ipynb #60faac3e
+from functools import partial
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ class Block(nn.Module):
     Args:
         norm: where the layer norms stand. ``"pre"`` (GPT-2) norms what a sublayer reads, ``"post"`` (the Transformer of
             2017) the sum after it has written, ``"residual"`` (ResiDual) does the latter and keeps a plain sum as well.
+        mask, cache: for the attention, see :class:`gpt2_book.attention.CausalSelfAttention`.
 
     Shapes:
         x: (B, T, C) to (B, T, C). With ``"residual"`` two streams stacked, (2, B, T, C) to (2, B, T, C).
@@ -52,17 +54,18 @@ class Block(nn.Module):
         self.ln_2 = LayerNorm(n_embd, bias=bias, eps=eps)
         self.mlp = MLP(n_embd, dropout=dropout, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, cache=None) -> Tensor:
+        attend = partial(self.attn, mask=mask, cache=cache)
         if self.norm == "pre":
-            x = x + self.attn(self.ln_1(x))
+            x = x + attend(self.ln_1(x))
             return x + self.mlp(self.ln_2(x))
         if self.norm == "post":
-            x = self.ln_1(x + self.attn(x))
+            x = self.ln_1(x + attend(x))
             return self.ln_2(x + self.mlp(x))
         if x.ndim != 4 or len(x) != 2:
             raise ValueError(f"a residual block takes two streams, (2, B, T, C), not {tuple(x.shape)}")
         x, total = x  # 2 of (B, T, C)
-        change = self.attn(x)
+        change = attend(x)
         x, total = self.ln_1(x + change), total + change
         change = self.mlp(x)
         return torch.stack([self.ln_2(x + change), total + change])  # (2, B, T, C)

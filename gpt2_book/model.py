@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -17,6 +17,7 @@ from . import pretrained, sampling
 from .block import Block
 from .embedding import tie_weights
 from .initialization import init_gpt2_
+from .kv_cache import CachedLogits, KVCache, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 
@@ -68,23 +69,37 @@ GPT2_SIZES = {
 class Generates:
     """Text generation for a model that has ``next_logits`` and a ``config`` with a ``block_size``."""
 
-    def stream(self, idx: Tensor, max_new_tokens: int, **how) -> Iterator[Tensor]:
+    def reader(self, cache: bool, compile: bool) -> Callable[..., Tensor]:
+        """Return what gives :mod:`gpt2_book.sampling` the next logits: a reader with a cache, or the bare model."""
+        return CachedLogits(self, compile=compile) if cache else self.next_logits
+
+    def stream(
+        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how
+    ) -> Iterator[Tensor]:
         """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen."""
         how["block_size"] = self.config.block_size
-        return sampling.stream(self.next_logits, idx, max_new_tokens, **how)
+        return sampling.stream(self.reader(cache, compile), idx, max_new_tokens, **how)
 
-    def generate(self, idx: Tensor, max_new_tokens: int, **how) -> Tensor:
-        """Append tokens to each row. Call ``eval()`` first where the model has dropout.
+    def generate(self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how) -> Tensor:
+        """Append tokens to each row, without dropout.
 
         Args:
-            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p`` and ``generator``, as for
+            cache: keep the keys and values of what was read; without it, every step reads everything again.
+            compile: have the step compiled, which takes half a minute once and makes it two to three times as fast.
+            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the other options of
                 :func:`gpt2_book.sampling.stream`.
 
         Shapes:
             (B, T) to (B, T + max_new_tokens)
         """
         how["block_size"] = self.config.block_size
-        return sampling.generate(self.next_logits, idx, max_new_tokens, **how)
+        return sampling.generate(self.reader(cache, compile), idx, max_new_tokens, **how)
+
+    def beam_search(self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how):
+        """Append the likeliest tokens that a search finds; ``how`` as for :func:`gpt2_book.sampling.beam_search`."""
+        read = self.reader(cache, compile)
+        how |= {"block_size": self.config.block_size, "reorder": read.reorder if cache else None}
+        return sampling.beam_search(read, idx, max_new_tokens, **how)
 
 # %% ../nbs/20_gpt2.ipynb #51a1aa6a
 class Saved:
@@ -92,32 +107,57 @@ class Saved:
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
-                        dtype: torch.dtype = torch.float32):  # fmt: skip
+                        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):  # fmt: skip
         """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in eval mode.
+
+        Args:
+            revision: a branch, tag or commit of the hub repository.
+            dtype: the type of the weights, which are converted one by one as they are read.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
-            ValueError: when its configuration asks for something that is not implemented.
-            RuntimeError: when a tensor is missing, left over or of a wrong shape.
+            ValueError: when a file is damaged, the configuration asks for something that is not
+                implemented, or a tensor is missing, left over or of a wrong shape.
         """
-        fields, state = pretrained.load_checkpoint(name, revision=revision)
+        checkpoint = pretrained.open_checkpoint(name, revision=revision)
         with torch.device("meta"), pretrained.NoDraws():
-            model = cls(GPTConfig(**fields))
-        model.load_state_dict({key: tensor.to(dtype) for key, tensor in state.items()}, assign=True)
+            model = cls(GPTConfig(**checkpoint.fields))
+        shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+        model.load_state_dict(checkpoint.read(shapes, dtype=dtype, device=device), assign=True)
         if model.config.tie_weights:
             tie_weights(model.transformer.wte, model.lm_head)
         return model.eval()
 
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write ``config.json`` and ``model.safetensors``; ``GPT2LMHeadModel`` loads them too."""
-        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict())
+    def save_pretrained(self, folder: str | os.PathLike, *, tokenizer: pretrained.Tokenizer | None = None,
+                        max_shard_size: int | str = "5GB") -> None:  # fmt: skip
+        """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
+
+        Files of more than ``max_shard_size`` are split.
+        """
+        how = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
+        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict(), **how)
+
+    def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
+        """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the commit's address.
+
+        Args:
+            how: ``private``, ``revision``, ``token``, ``commit_message`` and ``max_shard_size``,
+                as for :func:`gpt2_book.pretrained.push_checkpoint`.
+        """
+        how["tokenizer"] = tokenizer
+        return pretrained.push_checkpoint(repo_id, asdict(self.config), self.state_dict(), **how)
 
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
 class GPT(Generates, Saved, nn.Module):
     """GPT-2: maps tokens to the logits of each next token.
 
+    Args:
+        mask: False where a row is padded, on the left; positions count from its first real token.
+        cache: a :class:`gpt2_book.kv_cache.KVCache` with what was read before ``idx``.
+
     Shapes:
         idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not counted
+        mask (B, S) bool, where S - T is the length of the cache
         returns logits (B, T, V), and the mean loss in nats or None
 
     Raises:
@@ -143,21 +183,27 @@ class GPT(Generates, Saved, nn.Module):
             tie_weights(self.transformer.wte, self.lm_head)
         init_gpt2_(self, n_layer=config.n_layer)
 
-    def hidden(self, idx: Tensor) -> Tensor:
+    def hidden(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C)."""
         longest = self.config.block_size
         if idx.ndim != 2 or idx.size(1) > longest:
             raise ValueError(
                 f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}"
             )
+        return self.run(idx, *places(idx, mask, cache), cache)
+
+    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache | None) -> Tensor:
+        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys ``allowed``."""
         parts = self.transformer
-        x = parts.drop(parts.wte(idx) + parts.wpe(idx.size(1)))  # (B, T, C)
-        for block in parts.h:
-            x = block(x)
+        x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
+        for i, block in enumerate(parts.h):
+            x = block(x, mask=allowed, cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
-    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        logits = self.lm_head(self.hidden(idx))  # (B, T, V)
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, *, mask: Tensor | None = None, cache: KVCache | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        logits = self.lm_head(self.hidden(idx, mask=mask, cache=cache))  # (B, T, V)
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
@@ -166,9 +212,9 @@ class GPT(Generates, Saved, nn.Module):
             )
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    def next_logits(self, idx: Tensor) -> Tensor:
+    def next_logits(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
-        return self.lm_head(self.hidden(idx)[:, -1:])
+        return self.lm_head(self.hidden(idx, mask=mask, cache=cache)[:, -1:])
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:

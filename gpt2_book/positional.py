@@ -9,7 +9,7 @@ __all__ = ['sinusoidal_encoding', 'SinusoidalPositionalEncoding', 'LearnedPositi
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/10_positional_encoding.ipynb #829c89b6
+# %% ../nbs/10_positional_encoding.ipynb #719bcf2b
 def sinusoidal_encoding(
     n_pos: int,
     n_embd: int,
@@ -35,13 +35,10 @@ def sinusoidal_encoding(
             f"need n_pos >= 0 and an even n_embd >= 2, not n_pos {n_pos}, n_embd {n_embd}"
         )
     position = torch.arange(n_pos, dtype=torch.float64)  # (T,)
-    frequency = base ** (
-        -torch.arange(0, n_embd, 2, dtype=torch.float64) / n_embd
-    )  # (C/2,)
-    angle = torch.outer(position, frequency)  # (T, C/2)
-    return (
-        torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)
-    )  # (T, C)
+    column = torch.arange(0, n_embd, 2, dtype=torch.float64)  # (C/2,)
+    angle = torch.outer(position, base ** (-column / n_embd))  # (T, C/2)
+    waves = torch.stack((angle.sin(), angle.cos()), dim=-1)  # (T, C/2, 2)
+    return waves.flatten(1).to(dtype)  # (T, C)
 
 # %% ../nbs/10_positional_encoding.ipynb #158a5b21
 class SinusoidalPositionalEncoding(nn.Module):
@@ -75,7 +72,7 @@ class SinusoidalPositionalEncoding(nn.Module):
             ).to(self.table)
         return self.table[:positions]  # (T, C)
 
-# %% ../nbs/10_positional_encoding.ipynb #a2ef0aa8
+# %% ../nbs/10_positional_encoding.ipynb #9a182de6
 class LearnedPositionalEncoding(nn.Embedding):
     """One trained vector per position, as GPT-2's ``wpe``; there is none beyond the last.
 
@@ -87,21 +84,19 @@ class LearnedPositionalEncoding(nn.Embedding):
         """Look up `positions`, or the first so many of them when it is a number.
 
         Shapes:
-            positions (T,) int64, or the number T; returns (T, C).
+            positions (T,) or (B, T) int64, or the number T; returns (T, C) or (B, T, C).
 
         Raises:
             ValueError: if more positions are asked for than there are vectors.
         """
-        n_asked = len(positions) if isinstance(positions, Tensor) else positions
+        n_asked = positions.size(-1) if isinstance(positions, Tensor) else positions
         if n_asked > self.num_embeddings:
             raise ValueError(
                 f"asked for {n_asked} positions, but only {self.num_embeddings} are learned"
             )
-        return (
-            super().forward(positions)
-            if isinstance(positions, Tensor)
-            else self.weight[:positions]
-        )  # (T, C)
+        if isinstance(positions, Tensor):
+            return super().forward(positions)  # (T, C)
+        return self.weight[:positions]  # (T, C)
 
 # %% ../nbs/10_positional_encoding.ipynb #18f5783c
 class NoPositionalEncoding(nn.Module):

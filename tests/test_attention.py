@@ -26,6 +26,21 @@ def test_causal_mask_is_the_definition():
     assert_close(causal_mask(5), torch.ones(5, 5).tril().bool())
 
 
+# ../nbs/11_attention.ipynb #af8f3c47
+def test_padding_is_seen_by_none_but_itself():
+    real = torch.tensor([[False, False, True, True, True], [True] * 5])
+    for T in range(1, 6):
+        mask = causal_mask(T, 5, real=real)
+        assert mask.shape == (2, 1, T, 5)
+        for b in range(2):
+            for t in range(T):
+                own = t + 5 - T
+                seen = [s for s in range(5) if (s <= own and real[b, s]) or s == own]
+                assert mask[b, 0, t].nonzero().flatten().tolist() == seen
+    with pytest.raises(ValueError, match=r"real must be \(B, S\) with S = 4, not \(2, 5\)"):
+        causal_mask(4, real=real)
+
+
 # ../nbs/11_attention.ipynb #505e1549
 def test_causal_mask_refuses_more_queries_than_keys():
     with pytest.raises(ValueError, match="5 queries cannot be the last of 3 keys: some see"):
@@ -102,6 +117,30 @@ def test_last_queries_alone_equal_the_full_pass():
     for T in range(1, 8):
         last = F.scaled_dot_product_attention(q[:, :, -T:], k, v, attn_mask=causal_mask(T, 7))
         assert_close(last, full[:, :, -T:])
+
+
+# ../nbs/11_attention.ipynb #65d335bc
+def test_a_cache_changes_nothing_and_a_mask_is_obeyed():
+    class Growing:
+        def append(self, k, v):
+            old = getattr(self, "kept", (k[:, :, :0], v[:, :, :0]))
+            self.kept = tuple(torch.cat(pair, dim=2) for pair in zip(old, (k, v)))
+            return self.kept
+
+    layer = make_layer(6, 3)
+    x = torch.randn(2, 9, 6, dtype=torch.float64)
+    for cuts in ([9], [1] * 9, [4, 5], [1, 3, 5], [5, 1, 1, 2]):
+        cache = Growing()
+        pieces = [layer(piece, cache=cache) for piece in x.split(cuts, dim=1)]
+        assert_close(torch.cat(pieces, dim=1), layer(x))
+    real = torch.ones(2, 9, dtype=torch.bool)
+    real[0, :4] = False
+    alone = layer(x[:1, 4:])  # the first sequence without its padding
+    assert_close(layer(x, mask=causal_mask(9, real=real))[:1, 4:], alone)
+    assert_close(layer(x, mask=causal_mask(9)), layer(x))
+    first_only = torch.zeros(9, 9, dtype=torch.bool).index_fill(1, torch.tensor(0), True)
+    value = layer.c_proj(layer.c_attn(x)[:, :1, 12:])  # what the first token offers
+    assert_close(layer(x, mask=first_only), value.expand(2, 9, 6))
 
 
 # ../nbs/11_attention.ipynb #4e54043a

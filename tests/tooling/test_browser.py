@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from configparser import ConfigParser
 from html.parser import HTMLParser
@@ -224,3 +225,33 @@ def test_dark_mode_button(browser, served: str):
         theme = v.page.evaluate("document.documentElement.dataset.theme")
         v.page.reload()
         assert v.page.evaluate("document.documentElement.dataset.theme") == theme, "the choice is forgotten"
+
+
+def test_sliders_filter_as_the_package_does(browser, html: Path):
+    """The sliders of the chapter on sampling, moved by keyboard on the page from a file, against `filter_logits`."""
+    import torch
+
+    from gpt2_book.sampling import filter_logits
+
+    names = ("temperature", "top_k", "top_p", "min_p")
+    with Visit(browser, (html / "nbs" / "22_sampling.html").as_uri()) as v:
+        root = v.page.locator("#reshape")
+        logits = torch.tensor(json.loads(root.get_attribute("data-logits")), dtype=torch.float64)
+        start = root.inner_html()
+        moves = [(0, "ArrowRight", 12), (2, "ArrowLeft", 10), (1, "ArrowLeft", 20), (3, "ArrowRight", 4),
+                 (0, "ArrowLeft", 24), (3, "Home", 1), (2, "End", 1), (1, "Home", 1), (1, "End", 1)]  # fmt: skip
+        for which, key, times in moves:
+            root.locator("input").nth(which).focus()
+            for _ in range(times):
+                v.page.keyboard.press(key)
+            said = root.locator("label output").all_inner_texts()
+            how = {n: float(s) if n != "top_k" else int(s) for n, s in zip(names, said) if s != "off"}
+            probs = filter_logits(logits, **how).softmax(-1)
+            shown = [float(s.rstrip("%")) for s in root.locator(".share").all_text_contents()]
+            assert shown == pytest.approx((100 * probs[: len(shown)]).tolist(), abs=0.0051), how
+            kept = int((probs > 0).sum())
+            assert root.locator(".says").inner_text().startswith(f"{kept} of {len(logits)} tokens kept")
+            assert f"{kept} of" in root.locator("svg").get_attribute("aria-label")
+        root.get_by_role("button", name="Reset").press("Enter")
+        assert re.sub(r"[\d.]+%", "", root.inner_html()) == re.sub(r"[\d.]+%", "", start)  # what Python had drawn
+        v.check("file://")
