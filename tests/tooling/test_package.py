@@ -34,6 +34,9 @@ UNWANTED = (
     "fastcore",
     "hypothesis",
     "pytest",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
 )
 
 ini = ConfigParser(delimiters=["="])
@@ -113,8 +116,9 @@ def imported(path: Path) -> set[str]:
 
 
 def test_what_the_package_imports_is_what_it_requires():
+    """What an extra brings is imported within the functions that need it alone."""
     used = set().union(*(imported(PACKAGE / f"{m}.py") for m in MODULES if m != "plots"))
-    assert used == set(requirements("requirements"))
+    assert used - set(requirements("onnx_requirements")) | {"torch"} == set(requirements("requirements"))
 
 
 def test_the_figures_need_what_a_notebook_needs():
@@ -134,7 +138,7 @@ def test_the_proven_versions_are_exact_and_fit_what_is_required():
     proven = {canonicalize_name(p.name): str(p.specifier).removeprefix("==") for p in pins}
     assert len(proven) == len(pins), "a package is named twice"
     assert not proven.keys() & {"pip", "setuptools", canonicalize_name(SETTINGS["lib_name"])}
-    for key in ("requirements", "dev_requirements", "book_requirements"):
+    for key in ("requirements", "onnx_requirements", "dev_requirements", "book_requirements"):
         for name, requirement in requirements(key).items():
             assert name == "setuptools" or requirement.specifier.contains(proven[name]), f"{key}: {requirement}"
 
@@ -217,7 +221,7 @@ def test_the_wheel_says_what_settings_ini_says(built):
     assert SETTINGS["git_url"] in {meta["Home-page"], *(u.split(", ")[1] for u in meta.get_all("Project-URL"))}
     required = [Requirement(r) for r in meta.get_all("Requires-Dist")]
     assert {str(r) for r in required if not r.marker} == {str(r) for r in requirements("requirements").values()}
-    assert set(meta.get_all("Provides-Extra")) == {"notebook", "book", "dev"}
+    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "book", "dev"}
 
 
 def test_the_wheel_works_from_another_folder_without_the_books_tools(installed):

@@ -1,0 +1,94 @@
+"""What every benchmark needs: the machine in words, runs in fresh processes, clocks, and a file for the results."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe_machine(*packages: str) -> dict:
+    """Describe the machine and the versions that a result depends on, torch's and those of ``packages``."""
+    import torch
+
+    cpu, memory = platform.processor() or platform.machine(), None
+    if sys.platform == "linux":
+        cpu = next(iter(re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())), cpu)
+        memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    versions = {}
+    for package in ("torch", *packages):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "memory": memory,
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+        "date": date.today().isoformat(),
+    }
+
+
+def in_fresh_process(script: str | os.PathLike, *arguments: str, environment: dict[str, str] | None = None) -> dict:
+    """Run a script in a process of its own and return the JSON object of its last line."""
+    command = [sys.executable, str(script), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}))
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def memory(field: str) -> float | None:
+    """Return a field of this process's memory in MB: ``VmRSS`` now, ``VmHWM`` at most, ``RssAnon`` its own. Linux only."""
+    if sys.platform != "linux":
+        return None
+    return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Time one call, the GPU's work included."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+class Bandwidth:
+    """How many bytes a second this machine reads while a benchmark lasts: dot products of two long vectors.
+
+    Take a sample between the things that are compared: what a shared machine gives changes by the minute.
+    """
+
+    def __init__(self, device: str, n_bytes: int = 2**29):
+        import torch
+
+        self.a, self.b = (torch.ones(n_bytes // 8, device=device) for _ in range(2))
+        self.best = 0.0
+
+    def sample(self, times: int = 16) -> None:
+        spent = seconds(lambda: [self.a.dot(self.b) for _ in range(times)])
+        self.best = max(self.best, times * 2 * self.a.nbytes / spent)
+
+
+def write_results(path: str | os.PathLike, results: dict) -> None:
+    """Write results as JSON, readable in a diff."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf8")

@@ -1,0 +1,122 @@
+"""Time per generated token: ours against Hugging Face's `generate` and a loop without a cache, same random 124M weights, one run.
+
+    python benchmarks/decode.py                    all of it (ten minutes on two cores); writes results/decode-cpu.json
+    python benchmarks/decode.py --batch 1 --prompt 16 --dtype float32 --tokens 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+
+import torch
+from common import RESULTS, Bandwidth, describe_machine, seconds, write_results
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from gpt2_book.kv_cache import int8
+from gpt2_book.model import GPT, GPTConfig
+
+PEER = "Hugging Face, generate"
+
+
+def build(dtype: torch.dtype, device: str) -> tuple[GPT, GPT2LMHeadModel]:
+    """Return our model and Hugging Face's, of the 124M shape and with the same random weights."""
+    torch.manual_seed(0)
+    theirs = GPT2LMHeadModel(GPT2Config()).eval()
+    ours = GPT(GPTConfig()).eval()
+    shapes = {name: p.shape for name, p in ours.named_parameters()}
+    with torch.no_grad():
+        for name, p in theirs.named_parameters():
+            own = ours.get_parameter(name)
+            own.copy_(p.T if p.ndim == 2 and "transformer.h." in name else p)
+    assert shapes.keys() == {name for name, _ in theirs.named_parameters()}
+    return ours.to(device, dtype), theirs.to(device, dtype)
+
+
+def ways(dtype: torch.dtype, device: str) -> dict:
+    """Return the ways to generate, each a function of a prompt and a number of tokens."""
+    ours, theirs = build(dtype, device)
+    small = int8(ours)
+    greedy = {"temperature": 0.0}
+    theirs.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
+    return {
+        PEER: lambda idx, n: theirs.generate(idx, max_new_tokens=n),
+        "no cache": lambda idx, n: ours.generate(idx, n, cache=False, **greedy),
+        "ours": lambda idx, n: ours.generate(idx, n, **greedy),
+        "ours, compile": lambda idx, n: ours.generate(idx, n, compile=True, **greedy),
+        "ours, int8, compile": lambda idx, n: small.generate(idx, n, compile=True, **greedy),
+    }
+
+
+class Clock:
+    """The time of a token after the first, which carries the prompt: the best long run less the best short one."""
+
+    def __init__(self, generate, idx: torch.Tensor, n: int):
+        self.generate, self.idx, self.n, self.long, self.short = generate, idx, n, float("inf"), float("inf")
+        generate(idx, 3)  # compiles, allocates
+
+    def sample(self) -> None:
+        self.long = min(self.long, seconds(lambda: self.generate(self.idx, self.n + 1)))
+        self.short = min(self.short, seconds(lambda: self.generate(self.idx, 1)))
+
+    @property
+    def per_token(self) -> float:
+        return (self.long - self.short) / self.n
+
+
+def bytes_per_token(way: str, dtype: torch.dtype, batch: int, length: int) -> int:
+    """Count what one step has to read: every matrix once, and the keys and values of every row."""
+    config, size = GPTConfig(), dtype.itemsize
+    matrices = 12 * config.n_layer * config.n_embd**2 + config.vocab_size * config.n_embd
+    cached = 2 * batch * length * config.n_layer * config.n_embd * size
+    return matrices * (1 if "int8" in way else size) + cached
+
+
+def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, repeats: int, device: str) -> list[dict]:
+    """Measure every way in turn, ``repeats`` times round, and keep each one's best."""
+    rows, fns = [], ways(dtype, device)
+    for batch in batches:
+        for prompt in prompts:
+            idx = torch.randint(50257, (batch, prompt), device=device)
+            slow = batch * prompt > 100
+            clocks = {way: Clock(generate, idx, 2 if way == "no cache" and slow else n) for way, generate in fns.items()}
+            bandwidth = Bandwidth(device)
+            for _ in range(repeats):
+                bandwidth.sample()
+                for clock in clocks.values():
+                    clock.sample()
+            for way, clock in clocks.items():
+                time, peer = clock.per_token, clocks[PEER].per_token
+                read = bytes_per_token(way, dtype, batch, prompt + n // 2) / time
+                rows.append({"dtype": str(dtype).removeprefix("torch."), "batch": batch, "prompt": prompt, "way": way,
+                             "ms_per_step": round(1e3 * time, 2), "tokens_per_second": round(batch / time, 1),
+                             "times_hugging_face": round(peer / time, 2), "gb_per_second": round(read / 1e9, 1),
+                             "bandwidth": round(bandwidth.best / 1e9, 1),
+                             "share_of_bandwidth": round(read / bandwidth.best, 3)})  # fmt: skip
+                print("{dtype:9} batch {batch} prompt {prompt:4}  {way:24} {ms_per_step:8.2f} ms  "
+                      "{times_hugging_face:6.2f} x Hugging Face  {share_of_bandwidth:6.1%} of {bandwidth} GB/s"
+                      .format(**rows[-1]), flush=True)  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--prompt", nargs="+", type=int, default=[16, 512])
+    parser.add_argument("--tokens", type=int, default=32, help="tokens to time (32)")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds, of which the best counts (5)")
+    parser.add_argument("--save", action="store_true", help="write results/decode-DEVICE.json")
+    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = []
+    for name in args.dtype:
+        rows += compare(getattr(torch, name), args.batch, args.prompt, args.tokens, args.repeats, device)
+        gc.collect()
+    if args.save:
+        machine = describe_machine("transformers") | {"threads": torch.get_num_threads()}
+        write_results(RESULTS / f"decode-{device}.json", {"machine": machine, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
