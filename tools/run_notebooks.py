@@ -259,13 +259,15 @@ async def _execute(nb: NotebookNode, path: Path, env: dict[str, str]) -> None:
 
 
 def _finish(nb: NotebookNode) -> list[str]:
-    """Take from the outputs what no page shows (stderr, live widgets) and return what stderr said."""
+    """Take from the outputs what no page shows (stderr, live widgets), join what was printed; return what stderr said."""
     said = []
     for cell in nb.cells:
         outputs = []
         for out in cell.get("outputs", []):
             if out.output_type == "stream" and out.name == "stderr":
                 said += [line for line in ANSI.sub("", out.text).splitlines() if line.strip()]
+            elif out.output_type == "stream" and outputs and outputs[-1].get("name") == out.name:
+                outputs[-1].text += out.text  # printed piece by piece, shown as one text
             else:
                 out.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
                 outputs.append(out)

@@ -183,6 +183,15 @@ def test_a_value_beside_a_figure_is_printed_below_it(tmp_path: Path):
     )
 
 
+def test_what_is_printed_piece_by_piece_is_one_text():
+    pieces = (("stdout", "RO"), ("stderr", "w\n"), ("stdout", "MEO"), ("stdout", "RO"))
+    outputs = [new_output("stream", name=name, text=text) for name, text in pieces]
+    outputs.insert(3, new_output("execute_result", TEXT))
+    cell = new_code_cell("print()", outputs=outputs)
+    assert run_notebooks._finish(new_notebook(cells=[cell])) == ["w"]
+    assert [o.get("text") for o in cell.outputs] == ["ROMEO", None, "RO"]
+
+
 # --- kept outputs -------------------------------------------------------------------------------------------------------
 
 

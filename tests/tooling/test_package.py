@@ -221,7 +221,7 @@ def test_the_wheel_says_what_settings_ini_says(built):
     assert SETTINGS["git_url"] in {meta["Home-page"], *(u.split(", ")[1] for u in meta.get_all("Project-URL"))}
     required = [Requirement(r) for r in meta.get_all("Requires-Dist")]
     assert {str(r) for r in required if not r.marker} == {str(r) for r in requirements("requirements").values()}
-    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "book", "dev"}
+    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "book", "dev"}
 
 
 def test_the_wheel_works_from_another_folder_without_the_books_tools(installed):
