@@ -49,7 +49,7 @@ class KVCache:
     Shapes:
         each layer's keys and values: (batch, n_head, size, head_size)
 
-    Source: Pope et al. (2022), section 2.1.
+    Source: Pope et al. (2023), section 2.1.
     """
 
     def __init__(

@@ -319,7 +319,7 @@ class Checkpoint:
         self, shapes: Mapping[str, tuple[int, ...]], *, dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Check all tensors against ``shapes``, then read them one by one into memory of their own.
+        """Check all tensors against ``shapes``, then read them into memory of their own, a few at a time.
 
         Raises:
             ValueError: before any is read, naming each that does not fit.
@@ -665,7 +665,7 @@ def residual_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance: 
     return versus("the residual sum", *found)
 
 # %% ../nbs/21_pretrained.ipynb #74d93ab4
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5}  # of the largest number in a row; 0.02 for shorter types
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5}  # of 1 + the largest number in a row; 0.02 for shorter types
 
 
 @dataclass(frozen=True)
