@@ -778,8 +778,13 @@ def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_
 
     Shapes:
         each tensor keeps its shape, but for the Conv1D weights: (out, in) becomes (in, out)
+
+    Raises:
+        ValueError: when a tensor holds whole numbers, which the format does not know.
     """
     names = [name for name in state if not (tied and name == HEAD)]
+    if whole := [name for name in names if not state[name].is_floating_point()]:
+        raise ValueError(f"{whole[0]} is {state[whole[0]].dtype}: save the model itself, not its int8 copy")
     sizes = {name: state[name].numel() * state[name].element_size() for name in names}
     shards = split_shards(sizes, bytes_of(max_shard_size))
     files = {"model.safetensors": names} if len(shards) == 1 else {

@@ -731,3 +731,21 @@ def test_gaps_know_nans_infinities_and_shapes():
     assert largest_gap(a, torch.zeros(3), 1.0) == (torch.inf, True)
     assert largest_gap(torch.zeros(2), torch.zeros(3), 1.0) == (torch.inf, True)
     assert largest_gap(torch.tensor([[1.0, 100.5]]), torch.tensor([1.0, 100.0]), 0.01) == (0.5, False)
+
+
+# ../nbs/21_pretrained.ipynb #7a0ca767
+def test_an_int8_copy_is_not_saved():
+    import tempfile
+    from pathlib import Path
+
+    import pytest
+
+    from gpt2_book.kv_cache import int8
+    from gpt2_book.model import GPT, GPTConfig
+
+    for tied in (True, False):
+        shape = GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=9, block_size=4, tie_weights=tied)
+        with tempfile.TemporaryDirectory() as empty:
+            with pytest.raises(ValueError, match="is torch.int8: save the model itself"):
+                int8(GPT(shape)).save_pretrained(empty)
+            assert not list(Path(empty).iterdir())
