@@ -1,6 +1,6 @@
 """Train the model that the package carries, from Tiny Shakespeare, and write it to `gpt2_book/assets/shakespeare`.
 
-    python tools/train_embedded.py [--out FOLDER] [--steps N] [--seed N]
+    python tools/train_embedded.py [--out FOLDER] [--steps N] [--seed N] [--device DEVICE]
 
 The last tenth of the text is held out. The text is small enough to be learned by heart, so dropout is high, every epoch
 cuts the text at other places, and the weights kept are those with the lowest held-out loss. Beside the weights and the
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.data import SequentialLoader, split_text, tiny_shakespeare
 from gpt2_book.tokenizer import Tokenizer
-from gpt2_book.training import TrainConfig, evaluate, train
+from gpt2_book.training import TrainConfig, evaluate, set_seed, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1337)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
 
     train_text, val_text = split_text(tiny_shakespeare())
@@ -73,11 +74,11 @@ def main() -> None:
     )  # fmt: skip
     plan = TrainConfig(
         steps=args.steps, learning_rate=args.learning_rate, warmup_steps=min(200, args.steps // 10), final_share=0.05,
-        weight_decay=args.weight_decay, bfloat16=True,
+        weight_decay=args.weight_decay, precision="auto" if args.device.startswith("cuda") else "bfloat16",
     )  # fmt: skip
 
-    torch.manual_seed(args.seed)
-    model = GPT(config)
+    set_seed(args.seed)
+    model = GPT(config).to(args.device)
     loader = ShiftedEpochs(train_tokens, args.batch_size, args.block_size, args.seed)
     val_loader = SequentialLoader(val_tokens, 8, args.block_size)
     val_batches = [val_loader.next_batch() for _ in range(len(val_loader))]
@@ -95,7 +96,7 @@ def main() -> None:
 
     model.load_state_dict({name: tensor.half().float() for name, tensor in best[1].items()})
     held_out = evaluate(model, val_batches)
-    model.half().save_pretrained(args.out)
+    model.cpu().half().save_pretrained(args.out)
     tokenizer.save(args.out / "tokenizer.tiktoken")
     report = {
         "text": "Tiny Shakespeare, the last tenth held out",
@@ -105,6 +106,7 @@ def main() -> None:
         "held_out_nats_per_token": held_out,
         "held_out_bits_per_byte": held_out / math.log(2) / bytes_per_token,
         "seconds": round(time.time() - start), "torch": torch.__version__, "machine": platform.machine(),
+        "device": args.device,
         "curve": curve,
     }  # fmt: skip
     path = args.out / "training.json"
