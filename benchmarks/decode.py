@@ -1,6 +1,6 @@
 """Time per generated token: ours against Hugging Face's `generate` and a loop without a cache, same random 124M weights, one run.
 
-    python benchmarks/decode.py                    all of it (ten minutes on two cores); writes results/decode-cpu.json
+    python benchmarks/decode.py --save             all of it (a quarter of an hour on two cores), kept in results/
     python benchmarks/decode.py --batch 1 --prompt 16 --dtype float32 --tokens 16
 """
 
