@@ -3,8 +3,8 @@
     python benchmarks/load.py [--dtype float32] [--repeats 5] [--threads N] [--json benchmarks/results/load.json]
 
 Reported are medians. Hugging Face's loader keeps the weights mapped to their file, and the first pass through the model
-reads them; ours reads them at once into memory of its own. So the call alone compares different work, and the time to
-the first logits compares the same. `peak` is the most memory that the process held until then, mapped files included,
+reads them; so does ours with `mapped=True`. By default ours reads them at once into memory of its own, with the matrices
+transposed, which is more work. `peak` is the most memory that the process held until then, mapped files included,
 above what it held after its imports; `own` is what is left of it that is not mapped to a file (Linux).
 """
 
@@ -17,16 +17,18 @@ from statistics import median
 
 from common import describe_machine, in_fresh_process, memory, write_results
 
+PEER = "hugging face"
+
 
 def child(who: str, folder: str, dtype: str, threads: int) -> dict:
     """Measure one loader, in this process."""
     begin = time.perf_counter()
     import torch
 
-    if who == "ours":
+    if who != PEER:
         from gpt2_book.model import GPT as model_class
 
-        how = {"dtype": getattr(torch, dtype)}
+        how = {"dtype": getattr(torch, dtype), "mapped": who == "mapped"}
     else:
         import transformers
         from transformers import GPT2LMHeadModel as model_class
@@ -73,7 +75,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(child(*args.child, args.dtype, args.threads)))
         return
-    runs: dict[str, list[dict]] = {"ours": [], "hugging face": []}
+    runs: dict[str, list[dict]] = {"ours": [], "mapped": [], PEER: []}
     options = ["--dtype", args.dtype, "--threads", str(args.threads)]
     with tempfile.TemporaryDirectory() as folder:
         make_weights(folder)
@@ -83,10 +85,10 @@ def main() -> None:
                 runs[who].append(in_fresh_process(__file__, "--child", who, folder, *options, environment=offline))
     results = {who: {key: median(r[key] for r in found) for key in found[0] if found[0][key] is not None}
                for who, found in runs.items()}  # fmt: skip
-    ratios = {key: results["ours"][key] / theirs for key, theirs in results["hugging face"].items()}
-    print(f"{args.dtype:24}{'ours':>14}{'hugging face':>14}{'ratio':>8}")
-    for key, ratio in ratios.items():
-        print(f"{key:24}{results['ours'][key]:>14.3f}{results['hugging face'][key]:>14.3f}{ratio:>8.2f}")
+    ratios = {who: {key: results[who][key] / theirs for key, theirs in results[PEER].items()} for who in runs}
+    print(f"{args.dtype:24}" + "".join(f"{who:>16}{'ratio':>8}" for who in runs))
+    for key in results[PEER]:
+        print(f"{key:24}" + "".join(f"{results[who][key]:>16.3f}{ratios[who][key]:>8.2f}" for who in runs))
     if peak := results["ours"].get("peak, MB"):
         print(f"our peak is {peak / results['ours']['weights, MB']:.3f} of the weights")
     if args.json:

@@ -107,12 +107,15 @@ class Saved:
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
-                        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):  # fmt: skip
+                        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+                        mapped: bool = False):  # fmt: skip
         """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in eval mode.
 
         Args:
             revision: a branch, tag or commit of the hub repository.
             dtype: the type of the weights, which are converted one by one as they are read.
+            mapped: leave the weights in their file where type and device allow it: nothing is copied, and the file
+                must not be written to while the model lives.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
@@ -123,7 +126,8 @@ class Saved:
         with torch.device("meta"), pretrained.NoDraws():
             model = cls(GPTConfig(**checkpoint.fields))
         shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-        model.load_state_dict(checkpoint.read(shapes, dtype=dtype, device=device), assign=True)
+        state = checkpoint.read(shapes, dtype=dtype, device=device, mapped=mapped)
+        model.load_state_dict(state, assign=True)
         if model.config.tie_weights:
             tie_weights(model.transformer.wte, model.lm_head)
         return model.eval()

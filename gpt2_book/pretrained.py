@@ -317,9 +317,12 @@ class Checkpoint:
 
     def read(
         self, shapes: Mapping[str, tuple[int, ...]], *, dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "cpu", mapped: bool = False,
     ) -> dict[str, Tensor]:  # fmt: skip
         """Check all tensors against ``shapes``, then read them into memory of their own, a few at a time.
+
+        Args:
+            mapped: leave those in the file that need no conversion, as views; it must then stay as it is.
 
         Raises:
             ValueError: before any is read, naming each that does not fit.
@@ -327,8 +330,10 @@ class Checkpoint:
         check_tensors(self.stored, shapes)
 
         def place(tensor: Stored) -> Tensor:
-            mapped = tensor.read()
-            return room(tuple(mapped.shape), dtype, device).copy_(mapped)
+            found = tensor.read()
+            if mapped and found.dtype == dtype and torch.device(device).type == "cpu":
+                return found
+            return room(tuple(found.shape), dtype, device).copy_(found)
 
         # A tied head is the same Stored, and read once. One that is large beside all others goes alone and first,
         # while there is room: mapped and copied at once, it takes twice its size for a moment.

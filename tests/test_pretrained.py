@@ -186,6 +186,24 @@ def test_weights_go_to_the_device_that_is_asked_for(folder):
     assert torch.equal(model.lm_head.weight.cpu(), GPT.from_pretrained(folder).lm_head.weight)
 
 
+def test_mapped_weights_are_the_same_and_the_file_stays_as_it_is(folder):
+    owned, mapped = GPT.from_pretrained(folder), GPT.from_pretrained(folder, mapped=True)
+    file = folder / "model.safetensors"
+    before, idx = file.read_bytes(), torch.randint(37, (2, 5))
+    for name, tensor in owned.state_dict().items():
+        assert torch.equal(mapped.state_dict()[name], tensor), name
+    weight = mapped.transformer.h[0].mlp.c_fc.weight
+    assert weight.T.is_contiguous() and owned.transformer.h[0].mlp.c_fc.weight.is_contiguous()
+    for rows in (idx, idx[:1]):
+        assert torch.equal(mapped.generate(rows, 8, temperature=0), owned.generate(rows, 8, temperature=0))
+    mapped(idx, idx)[1].backward()
+    torch.optim.SGD(mapped.parameters(), lr=1.0).step()
+    assert not torch.equal(weight, owned.transformer.h[0].mlp.c_fc.weight)
+    assert file.read_bytes() == before
+    short = GPT.from_pretrained(folder, mapped=True, dtype=torch.bfloat16).transformer.h[0].mlp.c_fc.weight
+    assert torch.equal(short, owned.transformer.h[0].mlp.c_fc.weight.bfloat16())
+
+
 def test_the_model_does_not_depend_on_its_file_any_more(tmp_path):
     torch.manual_seed(0)
     GPT(GPTConfig(n_embd=256, n_layer=1, n_head=4, block_size=16, vocab_size=3000)).save_pretrained(tmp_path)
