@@ -202,7 +202,7 @@ def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
     return ModelFiles(name, revision=revision).first("config.json").parent
 
 # %% ../nbs/21_pretrained.ipynb #14920526
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -322,17 +322,19 @@ class Checkpoint:
         """Check all tensors against ``shapes``, then read them into memory of their own, a few at a time.
 
         Args:
-            mapped: leave those in the file that need no conversion, as views; it must then stay as it is.
+            mapped: where nothing is to be converted, leave all in their file, which must then stay as it is.
 
         Raises:
             ValueError: before any is read, naming each that does not fit.
         """
         check_tensors(self.stored, shapes)
+        same = torch.device(device).type == "cpu" and {FLOATS[t.dtype] for t in self.stored.values()} == {dtype}
+        if mapped and same:
+            opened = {file: safe_open(file, framework="pt") for file in {t.file for t in self.stored.values()}}
+            return {name: turn(t.key, opened[t.file].get_tensor(t.key)) for name, t in self.stored.items()}
 
         def place(tensor: Stored) -> Tensor:
             found = tensor.read()
-            if mapped and found.dtype == dtype and torch.device(device).type == "cpu":
-                return found
             return room(tuple(found.shape), dtype, device).copy_(found)
 
         # A tied head is the same Stored, and read once. One that is large beside all others goes alone and first,
