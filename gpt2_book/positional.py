@@ -58,19 +58,18 @@ class SinusoidalPositionalEncoding(nn.Module):
     def forward(self, positions: Tensor | int) -> Tensor:
         """Encode `positions`, or the first so many when it is a number.
 
-        The table grows when the number is larger than it.
+        The table grows when a position lies beyond it.
 
         Shapes:
-            positions (T,) int64, each below the table's length, or the number T
-            returns (T, C)
+            positions of any shape, int64, to that shape and C, or the number T to (T, C)
         """
-        if isinstance(positions, Tensor):
-            return self.table[positions]  # (T, C)
-        if positions > len(self.table):
-            self.table = sinusoidal_encoding(
-                positions, self.table.shape[1], base=self.base
-            ).to(self.table)
-        return self.table[:positions]  # (T, C)
+        given = isinstance(positions, Tensor)
+        end = int(positions.max()) + 1 if given and positions.numel() else 0 if given else positions
+        if end > len(self.table):
+            self.table = sinusoidal_encoding(end, self.table.shape[1], base=self.base).to(
+                self.table
+            )
+        return self.table[positions] if given else self.table[:positions]  # (..., C)
 
 # %% ../nbs/10_positional_encoding.ipynb #9a182de6
 class LearnedPositionalEncoding(nn.Embedding):
@@ -114,7 +113,7 @@ class NoPositionalEncoding(nn.Module):
         """Zeros for `positions`, or for so many of them when it is a number.
 
         Shapes:
-            positions (T,) int64, or the number T; returns (T, C).
+            positions of any shape, int64, to that shape and C, or the number T to (T, C).
         """
-        n_asked = len(positions) if isinstance(positions, Tensor) else positions
-        return self.zero.expand(n_asked, -1)  # (T, C)
+        shape = positions.shape if isinstance(positions, Tensor) else (positions,)
+        return self.zero.expand(*shape, -1)  # (..., C)

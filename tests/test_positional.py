@@ -78,6 +78,17 @@ def test_wavelengths():
             assert abs(changes - 2 * len(table) / wavelength) <= 1, (C, i)
 
 
+# ../nbs/10_positional_encoding.ipynb #38eb5c75
+def test_positions_may_be_a_tensor_of_any_shape():
+    places = torch.tensor([[0, 0, 1], [4, 9, 2]])
+    for kind in (SinusoidalPositionalEncoding, LearnedPositionalEncoding, NoPositionalEncoding):
+        encoding = kind(10, 4)
+        torch.testing.assert_close(encoding(places), encoding(10)[places])
+    beyond = SinusoidalPositionalEncoding(3, 4)
+    torch.testing.assert_close(beyond(places), sinusoidal_encoding(10, 4)[places])
+    assert beyond(places[:, :0]).shape == (2, 0, 4)
+
+
 # ../nbs/10_positional_encoding.ipynb #62c5a8fd
 def test_the_three_are_interchangeable():
     for kind in (
