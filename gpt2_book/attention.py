@@ -68,8 +68,6 @@ class CausalSelfAttention(nn.Module):
         Vaswani et al. (2017), section 3.2. The names are those of GPT-2's checkpoint.
     """
 
-    attend = staticmethod(F.scaled_dot_product_attention)  # the kernel; another may take its place
-
     def __init__(
         self, n_embd: int, n_head: int, *, dropout: float = 0.0, bias: bool = True
     ) -> None:
@@ -82,6 +80,7 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(n_embd, 3 * n_embd, bias=bias)  # queries, keys, values
         self.c_proj = nn.Linear(n_embd, n_embd, bias=bias)
         self.resid_dropout = nn.Dropout(dropout)
+        self.attend = F.scaled_dot_product_attention  # another kernel may take its place
 
     def split_heads(self, z: torch.Tensor) -> torch.Tensor:
         B, T, C = z.shape

@@ -366,7 +366,7 @@ def complete(
     """Continue each of the texts; return the continuations, each up to and with its first stop string.
 
     Args:
-        model: anything with a method ``generate`` like :meth:`gpt2_book.model.GPT.generate`, and parameters.
+        model: anything with a method ``generate`` like :meth:`gpt2_book.model.Generates.generate`, and parameters.
         stop_tokens: ids that end a continuation; they are not part of it.
         how: as for :func:`stream`.
 
