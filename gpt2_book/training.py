@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 # %% auto #0
 __all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'CONTINUES', 'choose_precision', 'autocast', 'TrainConfig',
-           'Loader', 'Step', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state',
-           'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256', 'sync',
-           'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'read_state', 'Checkpoints',
-           'RunConfig', 'read_log', 'tensorboard_writer', 'Log', 'stop_politely', 'measured', 'show', 'fit', 'Recipe',
-           'write_recipe', 'prepare', 'run_recipe']
+           'Loader', 'Step', 'Objective', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed',
+           'random_state', 'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256',
+           'sync', 'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'read_state',
+           'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer', 'Log', 'stop_politely', 'measured', 'show',
+           'fit', 'Recipe', 'write_recipe', 'prepare', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -137,6 +137,21 @@ class Step:
     gradient_norm: float  # of all gradients together, before clipping; not finite where the scaler skipped the update
     tokens_per_second: float
 
+
+class Objective(nn.Module):
+    """What training makes small: the mean loss of a model on inputs and targets, as a module of its own.
+
+    Shapes:
+        inputs and targets: (B, T) int64; returns a scalar, in nats per token
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.model(inputs, targets)[1]
+
 # %% ../nbs/31_training.ipynb #38452c89
 class Trainer:
     """A run: a model, its batches, and all that changes from step to step. Walking through it trains the model.
@@ -152,6 +167,7 @@ class Trainer:
 
     def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig) -> None:
         self.model, self.loader, self.config = model, loader, config
+        self.objective = Objective(model)  # another module may take its place
         self.device = next(model.parameters()).device
         self.precision = choose_precision(config.precision, self.device)
         self.optimizer = config.optimizer(model)
@@ -170,7 +186,7 @@ class Trainer:
         total, losses = sum(counts), []
         for (x, y), count in zip(batches, counts):
             with autocast(self.device, self.precision):
-                loss = self.model(x, y)[1]
+                loss = self.objective(x, y)
             loss = loss * (count.to(loss.dtype) / total)
             self.scaler.scale(loss).backward()
             losses.append(loss.detach())
