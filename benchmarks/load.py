@@ -3,7 +3,7 @@
     python benchmarks/load.py [--dtype float32] [--repeats 5] [--threads N] [--json benchmarks/results/load.json]
 
 Reported are medians. Hugging Face's loader keeps the weights mapped to their file, and the first pass through the model
-reads them; so does ours with `mapped=True`. By default ours reads them at once into memory of its own, with the matrices
+reads them; so does ours. With `mapped=False` ours reads them at once into memory of its own, with the matrices
 transposed, which is more work. `peak` is the most memory that the process held until then, mapped files included,
 above what it held after its imports; `own` is what is left of it that is not mapped to a file (Linux).
 """
@@ -28,7 +28,7 @@ def child(who: str, folder: str, dtype: str, threads: int) -> dict:
     if who != PEER:
         from gpt2_book.model import GPT as model_class
 
-        how = {"dtype": getattr(torch, dtype), "mapped": who == "mapped"}
+        how = {"dtype": getattr(torch, dtype), "mapped": who == "ours"}
     else:
         import transformers
         from transformers import GPT2LMHeadModel as model_class
@@ -75,7 +75,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(child(*args.child, args.dtype, args.threads)))
         return
-    runs: dict[str, list[dict]] = {"ours": [], "mapped": [], PEER: []}
+    runs: dict[str, list[dict]] = {"ours": [], "copied": [], PEER: []}
     options = ["--dtype", args.dtype, "--threads", str(args.threads)]
     with tempfile.TemporaryDirectory() as folder:
         make_weights(folder)

@@ -325,6 +325,9 @@ class CachedLogits:
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
+        if compile:  # the loop reads rows, and a mapped file has columns
+            for p in model.parameters():
+                p.data = p.data.contiguous()
         self.model, self.compile, self.chunk, self.cache = twin(model), compile, chunk, None
 
     @torch.no_grad()

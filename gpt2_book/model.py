@@ -108,14 +108,14 @@ class Saved:
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
                         dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
-                        mapped: bool = False):  # fmt: skip
+                        mapped: bool = True):  # fmt: skip
         """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in eval mode.
 
         Args:
             revision: a branch, tag or commit of the hub repository.
             dtype: the type of the weights, which are converted one by one as they are read.
-            mapped: leave the weights in their file where type and device allow it: nothing is copied, and the file
-                must not be written to while the model lives.
+            mapped: leave the weights in their file where type and device allow it. Nothing is copied, and the file
+                may be replaced or deleted while the model lives, but not be written to in place.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.

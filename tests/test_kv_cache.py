@@ -272,6 +272,12 @@ def test_a_twin_shares_the_weights_and_leaves_the_model_alone():
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight.mul_(2)  # as an optimizer would
         torch.testing.assert_close(other(idx)[0], model.eval()(idx)[0])
+    matrix = model.transformer.h[0].mlp.c_fc.weight
+    matrix.data = matrix.data.T.contiguous().T  # as mapped from a file
+    expected = matrix.detach().clone()
+    assert CachedLogits(model).model.transformer.h[0].mlp.c_fc.weight.T.is_contiguous()  # left as it is
+    assert CachedLogits(model, compile=True).model.transformer.h[0].mlp.c_fc.weight is matrix
+    assert matrix.is_contiguous() and torch.equal(matrix, expected)
 
 
 # ../nbs/23_kv_cache.ipynb #8a83a0b2

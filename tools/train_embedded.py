@@ -1,10 +1,11 @@
 """Train the model that the package carries, from Tiny Shakespeare, and write it to `gpt2_book/assets/shakespeare`.
 
-    python tools/train_embedded.py [--out FOLDER] [--steps N] [--seed N] [--device DEVICE]
+    python tools/train_embedded.py [--out FOLDER] [--run FOLDER] [--steps N] [--seed N] [--device DEVICE]
 
-The last tenth of the text is held out. The text is small enough to be learned by heart, so dropout is high, every epoch
-cuts the text at other places, and the weights kept are those with the lowest held-out loss. Beside the weights and the
-vocabulary, `training.json` keeps the settings, the loss curve and the bits per byte on the held-out text.
+The last tenth of the text is held out. The text is small enough to be learned by heart, so dropout is high and every
+epoch cuts the text at other places. The run keeps its checkpoints and its log in `--run`; a run that was stopped goes on
+from there. Beside the weights and the vocabulary, `training.json` keeps the settings, the loss curve and the bits per byte
+on the held-out text.
 """
 
 from __future__ import annotations
@@ -14,51 +15,47 @@ import json
 import math
 import os
 import platform
-import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
-from tqdm import tqdm
 
 from gpt2_book import GPT, GPTConfig
-from gpt2_book.data import SequentialLoader, split_text, tiny_shakespeare
+from gpt2_book.data import SequentialLoader, ShuffledLoader, split_text, tiny_shakespeare
 from gpt2_book.tokenizer import Tokenizer
-from gpt2_book.training import TrainConfig, evaluate, set_seed, train
+from gpt2_book.training import RunConfig, TrainConfig, Trainer, evaluate, fit, read_log, set_seed
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class ShiftedEpochs:
-    """Batches of blocks in random order; every epoch starts cutting the text at another offset."""
+class ShiftedLoader(ShuffledLoader):
+    """A shuffled loader that starts cutting the text at another offset in every epoch."""
 
-    def __init__(self, tokens: torch.Tensor, batch_size: int, block_size: int, seed: int):
-        self.tokens, self.batch_size, self.block_size = tokens, batch_size, block_size
-        self.generator = torch.Generator().manual_seed(seed)
-        self.rows = torch.empty(0, dtype=torch.long)
+    def __init__(self, tokens: torch.Tensor, batch_size: int, block_size: int, *, seed: int, device: str):
+        self.whole = tokens
+        super().__init__(tokens[: len(tokens) - block_size], batch_size, block_size, seed=seed, device=device)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if len(self.rows) < self.batch_size:
-            offset = torch.randint(self.block_size, (), generator=self.generator)
-            starts = torch.arange(offset, len(self.tokens) - self.block_size, self.block_size)
-            self.rows = starts[torch.randperm(len(starts), generator=self.generator)]
-        starts, self.rows = self.rows[: self.batch_size], self.rows[self.batch_size :]
-        block = self.tokens[starts[:, None] + torch.arange(self.block_size + 1)]  # (B, T + 1)
-        return block[:, :-1], block[:, 1:]
+        epoch = self.epoch + (self.step == len(self))
+        offset = np.random.RandomState([self.seed, epoch, 1]).randint(self.block_size)
+        self.tokens = self.whole[offset : offset + self.n_tokens].numpy()
+        return super().next_batch()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "gpt2_book" / "assets" / "shakespeare")
+    parser.add_argument("--run", type=Path, default=ROOT / "_build" / "train_embedded")
     parser.add_argument("--vocab-size", type=int, default=1024)
     parser.add_argument("--n-layer", type=int, default=6)
-    parser.add_argument("--n-head", type=int, default=6)
+    parser.add_argument("--n-head", type=int, default=3)
     parser.add_argument("--n-embd", type=int, default=192)
     parser.add_argument("--block-size", type=int, default=256)
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -73,28 +70,27 @@ def main() -> None:
         n_embd=args.n_embd, dropout=args.dropout,
     )  # fmt: skip
     plan = TrainConfig(
-        steps=args.steps, learning_rate=args.learning_rate, warmup_steps=min(200, args.steps // 10), final_share=0.05,
+        steps=args.steps, learning_rate=args.learning_rate, warmup_steps=min(200, args.steps // 10), final_share=0.0,
         weight_decay=args.weight_decay, precision="auto" if args.device.startswith("cuda") else "bfloat16",
     )  # fmt: skip
 
     set_seed(args.seed)
     model = GPT(config).to(args.device)
-    loader = ShiftedEpochs(train_tokens, args.batch_size, args.block_size, args.seed)
+    loader = ShiftedLoader(train_tokens, args.batch_size, args.block_size, seed=args.seed, device=args.device)
     val_loader = SequentialLoader(val_tokens, 8, args.block_size)
     val_batches = [val_loader.next_batch() for _ in range(len(val_loader))]
-    curve, recent, best, start = [], [], None, time.time()
-    progress = tqdm(train(model, loader, plan), total=plan.steps, unit="step")
-    for record in progress:
-        recent.append(record.loss)
-        if (record.step + 1) % 100 == 0 or record.step + 1 == plan.steps:
-            point = {"step": record.step + 1, "train": sum(recent) / len(recent), "held_out": evaluate(model, val_batches)}
-            curve.append(point)
+    trainer = Trainer(model, loader, plan)
+    fit(trainer, args.run, RunConfig(eval_every=100, save_every=100), held_out=val_batches, progress=True)
+    if trainer.step < plan.steps:
+        return  # stopped on request; the same command goes on
+    curve, recent = [], []
+    for entry in read_log(args.run):
+        recent.append(entry["loss"])
+        if "held_out" in entry:
+            curve.append({"step": entry["step"] + 1, "train": sum(recent) / len(recent), "held_out": entry["held_out"]})
             recent = []
-            progress.set_postfix(train=f"{point['train']:.3f}", held_out=f"{point['held_out']:.3f}")
-            if best is None or point["held_out"] < best[0]["held_out"]:
-                best = point, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    model.load_state_dict({name: tensor.half().float() for name, tensor in best[1].items()})
+    model.load_state_dict({name: tensor.half().float() for name, tensor in model.state_dict().items()})
     held_out = evaluate(model, val_batches)
     model.cpu().half().save_pretrained(args.out)
     tokenizer.save(args.out / "tokenizer.tiktoken")
@@ -102,17 +98,16 @@ def main() -> None:
         "text": "Tiny Shakespeare, the last tenth held out",
         "config": asdict(config), "training": asdict(plan), "batch_size": args.batch_size, "seed": args.seed,
         "train_tokens": len(train_tokens), "held_out_tokens": len(val_tokens), "held_out_bytes": len(val_text.encode()),
-        "kept_step": best[0]["step"],
         "held_out_nats_per_token": held_out,
         "held_out_bits_per_byte": held_out / math.log(2) / bytes_per_token,
-        "seconds": round(time.time() - start), "torch": torch.__version__, "machine": platform.machine(),
+        "torch": torch.__version__, "machine": platform.machine(),
         "device": args.device,
         "curve": curve,
     }  # fmt: skip
     path = args.out / "training.json"
     path.with_suffix(".tmp").write_text(json.dumps(report, indent=1) + "\n")
     os.replace(path.with_suffix(".tmp"), path)
-    print(f"step {best[0]['step']}: {held_out:.3f} nats per token, {report['held_out_bits_per_byte']:.3f} bits per byte held out")
+    print(f"{held_out:.3f} nats per token, {report['held_out_bits_per_byte']:.3f} bits per byte held out")
     print(f"written to {args.out}")
 
 
