@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache as once
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from .attention import causal_mask
 
 # %% auto #0
-__all__ = ['LayerCache', 'KVCache', 'places', 'multiply_and_sum', 'in_blocks', 'attend_one', 'MatVec', 'Int8Linear', 'to_int8',
-           'Int8Embedding', 'twin', 'int8', 'decode_one', 'keep_in_place', 'compiled', 'CachedLogits']
+__all__ = ['LayerCache', 'KVCache', 'Ring', 'places', 'within', 'multiply_and_sum', 'in_blocks', 'attend_one', 'MatVec',
+           'Int8Linear', 'to_int8', 'Int8Embedding', 'twin', 'int8', 'decode_one', 'keep_in_place', 'compiled',
+           'CachedLogits']
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
 class LayerCache:
@@ -45,9 +46,11 @@ class KVCache:
         size: the most tokens that fit.
         fixed: always show all ``size`` positions, so that no shape changes from step to step, as a CUDA graph
             asks for; the mask then hides those that are still empty.
+        bands: for each layer how many tokens it looks back over, None for all of them, as in
+            :attr:`gpt2_book.model.GPTConfig.bands`. A layer with a band keeps no more than that, see :class:`Ring`.
 
     Shapes:
-        each layer's keys and values: (batch, n_head, size, head_size)
+        each layer's keys and values: (batch, n_head, size, head_size), or with a band (batch, n_head, band, head_size)
 
     Source: Pope et al. (2023), section 2.1.
     """
@@ -63,10 +66,18 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
         fixed: bool = False,
+        bands: Sequence[int | None] = (),
     ):
         self.size, self.batch, self.fixed, self.device = size, batch, fixed, device
-        shape = (batch, n_head, size, head_size)
-        self.layers = [LayerCache(self, shape, dtype=dtype, device=device) for _ in range(n_layer)]
+        bands = [None if band is None else min(band, size) for band in bands] or [None] * n_layer
+        if len(bands) != n_layer or len(set(bands) - {None}) > 1:
+            raise ValueError(f"need one width for the bands of {n_layer} layers, not {bands}")
+        self.band = max((band for band in bands if band is not None), default=None)
+        options = {"dtype": dtype, "device": device}
+        self.layers = [
+            (LayerCache if band is None else Ring)(self, (batch, n_head, band or size, head_size), **options)
+            for band in bands
+        ]
         self.reset()
 
     def __getitem__(self, layer: int) -> LayerCache:
@@ -83,7 +94,18 @@ class KVCache:
             raise ValueError(f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
         self.length, self.visible = end, self.size if self.fixed else end
         self.position = torch.arange(start, end, device=self.device)  # (T,)
+        if self.band is not None:
+            self.turn(start, end)
         return start
+
+    def turn(self, start: int, end: int) -> None:
+        """Say where the new tokens stand in a ring, where those before them do, and which tokens are left in it."""
+        slots = torch.arange(max(start, end - self.band), end, device=self.device)
+        past = torch.arange(max(0, start - self.band + 1), start, device=self.device)
+        self.slots, self.past = slots % self.band, past % self.band  # at most (band,) and (band - 1,), in order
+        n = self.band if self.fixed else min(end, self.band)
+        behind = (end - 1 - torch.arange(n, device=self.device)) % self.band
+        self.held = end - 1 - behind  # (n,), the token in each slot; below 0 where there is none
 
     def reset(self) -> None:
         """Forget everything; the memory stays."""
@@ -95,6 +117,28 @@ class KVCache:
         for layer in self.layers:
             for kept in (layer.keys, layer.values):
                 kept[:, :, : self.length] = kept[rows, :, : self.length]
+
+# %% ../nbs/23_kv_cache.ipynb #4b2051d9
+class Ring(LayerCache):
+    """The keys and values of a layer that looks back over a band: each new token takes the place of the oldest.
+
+    What has left the band is gone, so a ring cannot be set back to an earlier length.
+
+    Shapes:
+        keys and values: (B, H, band, D)
+    """
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values, (B, H, T, D); return those that some of them may see.
+
+        One token gets those in the ring, in the order of its places. Several get the past, then themselves.
+        """
+        whole, seen = self.whole, []
+        for kept, new in ((self.keys, k.to(self.keys.dtype)), (self.values, v.to(self.values.dtype))):
+            past = None if k.size(2) == 1 else kept[:, :, whole.past]  # (B, H, band - 1, D) at most
+            kept.index_copy_(2, whole.slots, new[:, :, new.size(2) - whole.slots.size(0) :])
+            seen.append(kept[:, :, : whole.held.size(0)] if past is None else torch.cat([past, new], dim=2))
+        return tuple(seen)
 
 # %% ../nbs/23_kv_cache.ipynb #80472263
 def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
@@ -123,6 +167,33 @@ def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
         allowed = causal_mask(T, S, device=idx.device) if allowed is None else allowed
         allowed = F.pad(allowed, (0, cache.size - S))  # the rest is empty
     return where, allowed
+
+# %% ../nbs/23_kv_cache.ipynb #527e11de
+def within(
+    allowed: Tensor | None, T: int, band: int | None, cache: KVCache | None = None
+) -> Tensor | int | None:
+    """Return the mask for T new tokens in a layer with a band, from that of a layer that sees all.
+
+    Args:
+        allowed: as from :func:`places`, called before.
+        band: how many tokens the layer looks back over, None for all of them.
+
+    Shapes:
+        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns)
+
+    Raises:
+        ValueError: when the cache was made for a band of another width.
+    """
+    if cache is not None and cache.band != (None if band is None else min(band, cache.size)):
+        raise ValueError(f"the cache is made for a band of {cache.band}, the model has {band}")
+    if band is None or allowed is None:
+        return allowed if band is None else band
+    if cache is not None and T == 1:
+        return allowed[..., cache.held.clamp(min=0)] & (cache.held >= 0)  # (..., 1, held)
+    start = 0 if cache is None else cache.length - T
+    first = max(0, start - band + 1)
+    near = causal_mask(T, start + T - first, band=band, device=allowed.device)
+    return allowed[..., first : start + T] & near  # (..., T, S - first)
 
 # %% ../nbs/23_kv_cache.ipynb #1c2ea088
 def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -355,7 +426,7 @@ class CachedLogits:
         config, wpe = self.model.config, self.model.transformer.wpe.weight
         fixed = self.compile and wpe.device.type == "cuda"
         cache = KVCache(config.n_layer, config.n_head, config.n_embd // config.n_head, config.block_size,
-                        batch=batch, dtype=wpe.dtype, device=wpe.device, fixed=fixed)  # fmt: skip
+                        batch=batch, dtype=wpe.dtype, device=wpe.device, fixed=fixed, bands=config.bands)  # fmt: skip
         return keep_in_place(cache) if fixed else cache
 
     def reorder(self, rows: Tensor) -> None:

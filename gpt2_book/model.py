@@ -17,7 +17,7 @@ from . import pretrained, sampling
 from .block import Block
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import CachedLogits, KVCache, places
+from .kv_cache import CachedLogits, KVCache, places, within
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 
@@ -44,18 +44,26 @@ class GPTConfig:
     bias: bool = True  # in linear layers and layer norms
     layer_norm_epsilon: float = 1e-5
     tie_weights: bool = True  # the head shares the token embedding's matrix
+    band: int | None = None  # how many tokens every second layer sees, as in GPT-3; None: all
 
     def __post_init__(self):
         for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{field} must be a whole number of at least 1, not {value!r}")
+        if self.band is not None and (not isinstance(self.band, int) or self.band < 1):
+            raise ValueError(f"band must be None or a whole number of at least 1, not {self.band!r}")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd = {self.n_embd} is not divisible by n_head = {self.n_head}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.layer_norm_epsilon <= 0:
             raise ValueError(f"layer_norm_epsilon must be above 0, not {self.layer_norm_epsilon}")
+
+    @property
+    def bands(self) -> tuple[int | None, ...]:
+        """For each layer how many tokens it sees, None for all: dense and banded in turn, dense first."""
+        return tuple(self.band if i % 2 else None for i in range(self.n_layer))
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
 GPT2_SIZES = {
@@ -132,6 +140,16 @@ class Saved:
             tie_weights(model.transformer.wte, model.lm_head)
         return model.eval()
 
+    def hub_fields(self) -> dict:
+        """Return what the hub's format for GPT-2 has to say of the configuration; it has no word for a band."""
+        fields = asdict(self.config)
+        if (band := fields.pop("band")) is not None:
+            raise ValueError(
+                f"band = {band} cannot be written: Hugging Face's GPT-2 sees everything in all layers. "
+                "gpt2_book.gpt3.save_gpt_neo writes it in GPT-Neo's format"
+            )
+        return fields
+
     def save_pretrained(self, folder: str | os.PathLike, *, tokenizer: pretrained.Tokenizer | None = None,
                         max_shard_size: int | str = "5GB") -> None:  # fmt: skip
         """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
@@ -139,7 +157,7 @@ class Saved:
         Files of more than ``max_shard_size`` are split.
         """
         how = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
-        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict(), **how)
+        pretrained.save_checkpoint(folder, self.hub_fields(), self.state_dict(), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
         """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the commit's address.
@@ -149,7 +167,7 @@ class Saved:
                 as for :func:`gpt2_book.pretrained.push_checkpoint`.
         """
         how["tokenizer"] = tokenizer
-        return pretrained.push_checkpoint(repo_id, asdict(self.config), self.state_dict(), **how)
+        return pretrained.push_checkpoint(repo_id, self.hub_fields(), self.state_dict(), **how)
 
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
 class GPT(Generates, Saved, nn.Module):
@@ -200,8 +218,10 @@ class GPT(Generates, Saved, nn.Module):
         """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys ``allowed``."""
         parts = self.transformer
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        for i, block in enumerate(parts.h):
-            x = block(x, mask=allowed, cache=None if cache is None else cache[i])
+        near = within(allowed, idx.size(1), self.config.band, cache)
+        for i, (block, band) in enumerate(zip(parts.h, self.config.bands)):
+            mask = allowed if band is None else near
+            x = block(x, mask=mask, cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
     def forward(
@@ -241,12 +261,15 @@ def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, i
     Args:
         n_tokens: the length of the sequence, ``block_size`` by default.
 
+    A layer with a band compares each token with two bands of keys, since it works in blocks.
+
     Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
     """
     T, L, C = n_tokens or config.block_size, config.n_layer, config.n_embd
+    widths = [min(T, band or T) for band in config.bands]
     return {
         "attention, matrices": 2 * T * L * 4 * C * C,
-        "attention, averages": 2 * L * 2 * T * T * C,
+        "attention, averages": sum(2 * 2 * (2 * T * w - w * w) * C for w in widths),
         "feed-forward": 2 * T * L * 8 * C * C,
         "head": 2 * T * config.vocab_size * C,
     }
