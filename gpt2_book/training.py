@@ -5,6 +5,7 @@
 # %% ../nbs/31_training.ipynb #c6137b4d
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import logging
@@ -18,10 +19,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -30,20 +31,24 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .data import ShuffledLoader, SequentialLoader, python_docs, split_text
+from gpt2_book.data import (
+    SequentialLoader, ShuffledLoader, Tokens, TokenShards, python_docs, split_text, token_dtype,
+)  # fmt: skip
 from .model import GPT, GPTConfig, forward_flops
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
+from .speed import chunked_cross_entropy
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'CONTINUES', 'choose_precision', 'autocast', 'TrainConfig',
-           'Loader', 'Step', 'Objective', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed',
-           'random_state', 'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256',
-           'sync', 'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'read_state',
-           'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer', 'Log', 'stop_politely', 'measured', 'show',
-           'fit', 'Recipe', 'write_recipe', 'prepare', 'run_recipe']
+__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'CONTINUES', 'choose_precision', 'autocast',
+           'TrainConfig', 'Loader', 'Step', 'Objective', 'share_of_mean', 'Trainer', 'train', 'evaluate',
+           'training_flops', 'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors',
+           'training_tensors', 'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of',
+           'write_state', 'differences', 'read_state', 'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer',
+           'Log', 'stop_politely', 'measured', 'show', 'fit', 'absolute', 'typed', 'checked_settings', 'Recipe',
+           'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -90,6 +95,8 @@ class TrainConfig:
     clip: float = 1.0  # the largest norm of all gradients together
     accumulate: int = 1  # batches of the loader in one update
     precision: str = "float32"  # of the forward pass; bfloat16, float16, or auto: what the device is good at
+    compile: bool = False  # have PyTorch compile the loss and its gradients, which takes a minute at the first step
+    chunk: int = 0  # rows of logits that are held at once, see gpt2_book.speed; 0: all of them
 
     def __post_init__(self):
         object.__setattr__(self, "betas", tuple(self.betas))
@@ -104,6 +111,8 @@ class TrainConfig:
             known = ", ".join(PRECISIONS)
             given = f"{self.accumulate} and {self.precision!r}"
             raise ValueError(f"need accumulate >= 1 and precision auto, {known}; not {given}")
+        if self.chunk < 0:
+            raise ValueError(f"chunk must be a number of rows, or 0 for all at once, not {self.chunk}")
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step counted from 0, by :func:`gpt2_book.optim.warmup_cosine`."""
@@ -141,16 +150,37 @@ class Step:
 class Objective(nn.Module):
     """What training makes small: the mean loss of a model on inputs and targets, as a module of its own.
 
+    Args:
+        chunk: hold this many rows of logits at a time (:func:`gpt2_book.speed.chunked_cross_entropy`); 0 holds all.
+        compile: have PyTorch compile it, in place: parameters keep their names.
+
     Shapes:
         inputs and targets: (B, T) int64; returns a scalar, in nats per token
+
+    Raises:
+        TypeError: when the loss is to be computed in chunks and the model has no ``hidden`` and ``lm_head``.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, chunk: int = 0, compile: bool = False) -> None:
         super().__init__()
-        self.model = model
+        if chunk and not (hasattr(model, "hidden") and hasattr(model, "lm_head")):
+            raise TypeError(f"chunk = {chunk} needs a model with hidden and lm_head, not {type(model).__name__}")
+        self.model, self.chunk, self.compiled = model, chunk, compile
+        if compile:
+            self.compile()
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.model(inputs, targets)[1]
+        if not self.chunk:
+            return self.model(inputs, targets)[1]
+        hidden, head = self.model.hidden(inputs), self.model.lm_head.weight
+        return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk, compile=self.compiled)
+
+
+def share_of_mean(objective: nn.Module, inputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
+    """Return a batch's mean loss times its share of all targets: 0, with zero gradients, for a share of 0."""
+    targets = torch.where(share > 0, targets, 0)  # the mean over no target would be 0 / 0
+    loss = objective(inputs, targets)
+    return loss * share.to(loss.dtype)
 
 # %% ../nbs/31_training.ipynb #38452c89
 class Trainer:
@@ -167,7 +197,8 @@ class Trainer:
 
     def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig) -> None:
         self.model, self.loader, self.config = model, loader, config
-        self.objective = Objective(model)  # another module may take its place
+        how = {"chunk": config.chunk, "compile": config.compile}
+        self.objective = Objective(model, **how)  # another module may take its place
         self.device = next(model.parameters()).device
         self.precision = choose_precision(config.precision, self.device)
         self.optimizer = config.optimizer(model)
@@ -182,15 +213,17 @@ class Trainer:
         """Add up the gradients of one update; return its loss and how many tokens were read."""
         batches = [self.loader.next_batch() for _ in range(self.config.accumulate)]
         batches = [(x.to(self.device), y.to(self.device)) for x, y in batches]  # (B, T), (B, T)
-        counts = [(y != -100).sum() for _, y in batches]
-        total, losses = sum(counts), []
-        for (x, y), count in zip(batches, counts):
+        counts, losses = torch.stack([(y != -100).sum() for _, y in batches]), []
+        for (x, y), share in zip(batches, counts.double() / counts.sum()):
             with autocast(self.device, self.precision):
-                loss = self.objective(x, y)
-            loss = loss * (count.to(loss.dtype) / total)
+                loss = share_of_mean(self.objective, x, y, share)
             self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         return sum(losses), sum(x.numel() for x, _ in batches)
+
+    def clip(self) -> Tensor:
+        """Scale the gradients down to ``config.clip``, all together; return their norm before."""
+        return nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
 
     def update(self) -> Step:
         """Make one update of the weights."""
@@ -199,7 +232,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         loss, tokens = self.gradients()
         self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        norm = self.clip()
         loss, norm = torch.stack([loss, norm.to(loss)]).tolist()
         self._check(loss, norm, rate)
         self.scaler.step(self.optimizer)
@@ -678,12 +711,65 @@ def fit(
     return path
 
 # %% ../nbs/31_training.ipynb #ef5b65fe
+PATHS = ("text", "shards", "tokenizer")  # settings that may be paths
+
+
+def absolute(path: str, folder: str | os.PathLike) -> str:
+    """Return a setting's path as an absolute one, from ``folder`` on if it is relative; no path remains none."""
+    return path if path in ("", "gpt2") else os.path.abspath(Path(folder, Path(path).expanduser()))
+
+
+def typed(name: str, value: object, kind: object) -> object:
+    """Return a setting in the type of its field. Text counts as the number it means: YAML takes ``6e-4`` for text.
+
+    Raises:
+        ValueError: naming the setting, the type, and what was given.
+    """
+    parts = get_args(kind)
+    if type(None) in parts:  # such as bool | None
+        return None if value is None else typed(name, value, next(part for part in parts if part is not type(None)))
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)) and len(value) == len(parts):
+        return tuple(typed(name, *pair) for pair in zip(value, parts))
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    if kind is bool and value in ("true", "false"):
+        return value == "true"
+    if kind in (int, float) and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = value if isinstance(value, int) else float(value)
+            if number == kind(number) or kind is float:
+                return kind(number)
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    raise ValueError(f"{name} must be {wanted.get(kind, f'{len(parts)} numbers')}, not {value!r}")
+
+
+def checked_settings(base, settings: Mapping, path: str = ""):
+    """Return a dataclass like ``base`` with some fields, and fields of its fields, as ``settings`` have them.
+
+    Raises:
+        ValueError: naming a setting that does not exist, and the name that is most like it, or one of another type.
+    """
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{path.strip('.') or 'a recipe'} must be a table of settings, not {settings!r}")
+    kinds, new = get_type_hints(type(base)), {}
+    for name, value in settings.items():
+        if name not in kinds:
+            like = difflib.get_close_matches(str(name), kinds, 1)
+            rest = f"did you mean {path}{like[0]}?" if like else f"there are {', '.join(kinds)}"
+            raise ValueError(f"there is no setting {path}{name}; {rest}")
+        inner = is_dataclass(kinds[name])
+        new[name] = (checked_settings(getattr(base, name), value, f"{path}{name}.") if inner
+                     else typed(path + name, value, kinds[name]))  # fmt: skip
+    return replace(base, **new)
+
+# %% ../nbs/31_training.ipynb #20afca57
 @dataclass(frozen=True)
 class Recipe:
     """A whole run as settings: by default a small model, trained on Python's documentation in some minutes.
 
     Raises:
-        ValueError: when a number is out of range, or the model could not be written in Hugging Face's format.
+        ValueError: when a setting is out of range, two of them exclude each other, or the model could not be written in
+            Hugging Face's format.
     """
 
     model: GPTConfig = field(
@@ -692,75 +778,154 @@ class Recipe:
     training: TrainConfig = field(default_factory=lambda: TrainConfig(learning_rate=4e-3, precision="auto"))
     run: RunConfig = field(default_factory=RunConfig)
     text: str = ""  # a file in UTF-8; Python's documentation where it is empty
-    held_out: float = 0.1  # of the text
+    shards: str = ""  # instead of a text: a folder of token shards, train/ and held_out/
+    tokenizer: str = ""  # gpt2, or a file of ranks; trained on the text where it is empty
+    held_out: float = 0.1  # share of the text
     batch_size: int = 16  # sequences of block_size tokens in one batch
-    eval_batches: int = 20  # of the held-out text, at each evaluation
+    eval_batches: int = 20  # held-out batches at each evaluation
     prompt: str = "\n"  # of the samples on the way
     sample_tokens: int = 60  # in each of them
-    seed: int = 0
-    device: str = "auto"
+    seed: int = 0  # of the weights, the order of the text, the dropout and the samples
+    device: str = "auto"  # cpu, cuda, cuda:1, ...; auto is a GPU if there is one
 
     def __post_init__(self):
-        whole = min(self.batch_size, self.eval_batches, self.sample_tokens)
-        if whole < 1 or not 0 < self.held_out < 1 or self.seed < 0:
-            given = f"{self.batch_size}, {self.eval_batches}, {self.sample_tokens}, {self.held_out} and {self.seed}"
-            rule = "need batch_size, eval_batches, sample_tokens >= 1, 0 < held_out < 1 and seed >= 0"
-            raise ValueError(f"{rule}, not {given}")
+        for name in ("batch_size", "eval_batches", "sample_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 < self.held_out < 1 or not 0 <= self.seed < 2**32:
+            raise ValueError(f"need 0 < held_out < 1 and 0 <= seed < 2**32, not {self.held_out} and {self.seed}")
+        if self.shards and (self.text or not self.tokenizer):
+            given = f"{self.text!r} and {self.tokenizer!r}"
+            raise ValueError(f"shards replace the text and need the tokenizer that made them, not {given}")
         if not self.model.bias or not self.prompt:
             raise ValueError("Hugging Face's format needs model.bias = true, and a sample a prompt")
 
     @classmethod
-    def of(cls, settings: Mapping) -> Recipe:
+    def of(cls, settings: Mapping, *, folder: str | os.PathLike = ".") -> Recipe:
         """Make a recipe of nested settings, as a TOML file has them; what is left out is as in ``Recipe()``.
 
+        Args:
+            folder: where relative paths begin.
+
         Raises:
-            ValueError: naming a setting that does not exist.
+            ValueError: naming a setting that does not exist, or has another type.
         """
-        given, base = dict(settings), cls()
-        for name, default in (("model", base.model), ("training", base.training), ("run", base.run)):
-            given[name] = type(default)(**(asdict(default) | _known(default, given.get(name, {}), f"{name}.")))
-        return cls(**_known(base, given))
+        return checked_settings(cls(), settings).at(folder)
 
-
-def _known(default: object, given: Mapping, path: str = "") -> dict:
-    names = [f.name for f in fields(default)]
-    if unknown := [path + name for name in given if name not in names]:
-        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(names)}")
-    return dict(given)
+    def at(self, folder: str | os.PathLike) -> Recipe:
+        """Return the recipe with absolute paths, relative ones of which begin in ``folder``."""
+        return replace(self, **{name: absolute(getattr(self, name), folder) for name in PATHS})
 
 # %% ../nbs/31_training.ipynb #bb37021e
-CONTINUES = ("model", "training", "text", "held_out", "batch_size", "seed")  # what a resumed run may not change
+CONTINUES = ("model", "training", "text", "shards", "tokenizer", "held_out", "batch_size", "seed")
 
 
 def write_recipe(recipe: Recipe, folder: Path) -> None:
-    """Write a recipe as ``config.json``, unless the folder holds a run of another one.
+    """Write a recipe as ``config.json``, unless the folder has checkpoints of another one.
+
+    What ``CONTINUES`` does not name may change when a run continues.
 
     Raises:
         ValueError: naming the settings that differ.
     """
     path, here = folder / "config.json", json.loads(json.dumps(asdict(recipe)))
     if path.exists():
-        saved = json.loads(path.read_text(encoding="utf8"))
-        if differ := differences(*({k: side.get(k) for k in CONTINUES} for side in (saved, here))):
-            raise ValueError(f"{folder} holds a run with other settings ({', '.join(differ)})")
+        saved = asdict(Recipe()) | json.loads(path.read_text(encoding="utf8"))
+        differ = differences(*({k: side[k] for k in CONTINUES} for side in (saved, here)))
+        if differ and Checkpoints(folder / "checkpoints").all():
+            raise ValueError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
+        if differ:
+            (folder / "tokenizer.tiktoken").unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_name("config.json.partial")
     partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
     os.replace(partial, path)
 
 
-def prepare(recipe: Recipe, folder: Path) -> tuple[Tokenizer, Tensor, Tensor]:
-    """Return a recipe's tokenizer, trained once and kept in ``folder``, and its text in two parts, as tokens."""
-    text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
-    train_text, held_out = split_text(text, held_out=recipe.held_out)
+def recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer:
+    """Return GPT-2's tokenizer, that of a file, or one trained on ``text``; kept in ``folder`` as a file of ranks."""
     path = folder / "tokenizer.tiktoken"
     if not path.exists():
-        Tokenizer.train(train_text, recipe.model.vocab_size).save(path.with_name("tokenizer.partial"))
+        if recipe.tokenizer:
+            tokenizer = Tokenizer.gpt2() if recipe.tokenizer == "gpt2" else Tokenizer.load(recipe.tokenizer)
+        else:
+            tokenizer = Tokenizer.train(text, recipe.model.vocab_size)
+        tokenizer.save(path.with_name("tokenizer.partial"))
         os.replace(path.with_name("tokenizer.partial"), path)
     tokenizer = Tokenizer.load(path)
-    return tokenizer, *(torch.tensor(tokenizer.encode(part)) for part in (train_text, held_out))
+    if (size := tokenizer.vocab_size) > recipe.model.vocab_size:
+        raise ValueError(f"the tokenizer has {size} tokens, more than model.vocab_size = {recipe.model.vocab_size}")
+    return tokenizer
 
 # %% ../nbs/31_training.ipynb #58bce288
+@dataclass(frozen=True)
+class Ingredients:
+    """What a recipe works on: its tokenizer, and its tokens to train on and held out."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    train: Tokens
+    held_out: Tokens
+
+    def loader(
+        self, *, batch_size: int | None = None, rank: int = 0, world_size: int = 1, device: str | torch.device = "cpu"
+    ) -> ShuffledLoader:
+        """Return what deals a rank's batches, of the recipe's size by default."""
+        recipe, ranks = self.recipe, {"rank": rank, "world_size": world_size}
+        size, length = batch_size or recipe.batch_size, recipe.model.block_size
+        return ShuffledLoader(self.train, size, length, seed=recipe.seed, device=device, **ranks)
+
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the held-out batches, the same ones at every evaluation.
+
+        Raises:
+            ValueError: when there are not enough tokens for one sequence.
+        """
+        recipe, T, n = self.recipe, self.recipe.model.block_size, len(self.held_out)
+        if n <= T:
+            raise ValueError(f"the held-out part has {n} tokens; one sequence of model.block_size takes {T + 1}")
+        loader = SequentialLoader(self.held_out, min(recipe.batch_size, (n - 1) // T), T)
+        return [loader.next_batch() for _ in range(min(recipe.eval_batches, len(loader)))]
+
+    def sample(self, model: GPT) -> str:
+        """Return a text, the same one from the same weights; the global random generators stay as they are."""
+        device = next(model.parameters()).device
+        generator = torch.Generator(device).manual_seed(self.recipe.seed)
+        prompt = torch.tensor([self.tokenizer.encode(self.recipe.prompt)], device=device)  # (1, T)
+        out = model.generate(prompt, self.recipe.sample_tokens, temperature=0.8, top_k=50, generator=generator)
+        return self.tokenizer.decode(out[0].tolist())
+
+# %% ../nbs/31_training.ipynb #4cd1783d
+def prepare(recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True) -> Ingredients:
+    """Return a recipe's tokenizer and tokens. The tokenizer is made once and kept in ``folder``.
+
+    Args:
+        verify: compare the checksums of token shards, which reads them all.
+
+    Raises:
+        FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
+        ValueError: when the text is too short, or the vocabulary larger than the model's.
+    """
+    folder, limit = Path(folder), recipe.model.vocab_size
+    if recipe.shards:
+        parts = [TokenShards(Path(recipe.shards, part), verify=verify) for part in ("train", "held_out")]
+        if (size := max(part.vocab_size for part in parts)) > limit:
+            raise ValueError(f"the shards have a vocabulary of {size} tokens, more than model.vocab_size = {limit}")
+        return Ingredients(recipe, recipe_tokenizer(recipe, folder), *parts)
+    text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
+    texts = split_text(text, held_out=recipe.held_out)
+    tokenizer = recipe_tokenizer(recipe, folder, texts[0])
+    parts = [np.array(tokenizer.encode(part, allowed_special="all"), token_dtype(limit)) for part in texts]
+    return Ingredients(recipe, tokenizer, *parts)
+
+
+def new_model(recipe: Recipe) -> GPT:
+    """Seed every random generator and return the recipe's model, untrained, on its device."""
+    device = recipe.device if recipe.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    set_seed(recipe.seed)
+    return GPT(recipe.model).to(device)
+
+# %% ../nbs/31_training.ipynb #63dfccde
 def run_recipe(recipe: Recipe, folder: str | os.PathLike, *, resume: bool = True, progress: bool | None = None) -> Path:
     """Train what a recipe describes, or continue where it stopped; return the folder of the model.
 
@@ -768,27 +933,16 @@ def run_recipe(recipe: Recipe, folder: str | os.PathLike, *, resume: bool = True
     ``model/`` in Hugging Face's format. Stopped by Ctrl-C, it returns the folder of the last checkpoint instead.
 
     Raises:
+        FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
         ValueError: when ``folder`` holds a run with other settings, or the text is too short.
     """
-    folder, shape = Path(folder), recipe.model
+    folder, recipe = Path(folder), recipe.at(".")
     write_recipe(recipe, folder)
-    device = recipe.device if recipe.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer, train_tokens, held_out = prepare(recipe, folder)
-    set_seed(recipe.seed)
-    model = GPT(shape).to(device)
-    loader = ShuffledLoader(train_tokens, recipe.batch_size, shape.block_size, seed=recipe.seed, device=device)
-    val = SequentialLoader(held_out, min(recipe.batch_size, (len(held_out) - 1) // shape.block_size), shape.block_size)
-    batches = [val.next_batch() for _ in range(min(recipe.eval_batches, len(val)))]
-    prompt = torch.tensor([tokenizer.encode(recipe.prompt)], device=device)  # (1, T)
-
-    def sample() -> str:
-        generator = torch.Generator(device).manual_seed(recipe.seed)
-        out = model.generate(prompt, recipe.sample_tokens, temperature=0.8, top_k=50, generator=generator)
-        return tokenizer.decode(out[0].tolist())
-
-    trainer = Trainer(model, loader, recipe.training)
-    last = fit(trainer, folder, recipe.run, held_out=batches, sample=sample, resume=resume, progress=progress)
+    found, model = prepare(recipe, folder), new_model(recipe)
+    trainer = Trainer(model, found.loader(device=next(model.parameters()).device), recipe.training)
+    watch = {"held_out": found.batches(), "sample": lambda: found.sample(model), "progress": progress}
+    last = fit(trainer, folder, recipe.run, resume=resume, **watch)
     if trainer.step < recipe.training.steps:
         return last
-    model.save_pretrained(folder / "model", tokenizer=tokenizer)
+    model.save_pretrained(folder / "model", tokenizer=found.tokenizer)
     return folder / "model"

@@ -11,10 +11,12 @@ from gpt2_book.training import (
     TrainConfig,
     Trainer,
     check_sums,
+    checked_settings,
     choose_precision,
     evaluate,
     fit,
     peak_flops,
+    prepare,
     random_state,
     read_log,
     run_recipe,
@@ -22,6 +24,8 @@ from gpt2_book.training import (
     train,
     training_flops,
     training_tensors,
+    typed,
+    write_recipe,
 )
 
 
@@ -123,6 +127,36 @@ def test_settings_out_of_range_are_refused():
     assert Recipe.of(json.loads(json.dumps(asdict(Recipe())))) == Recipe()
 
 
+# ../nbs/31_training.ipynb #0eb5c63f
+def test_settings_are_typed_and_their_names_known():
+    told = {"steps": 1e3, "learning_rate": "6e-4", "clip": 2, "betas": ["0.8", 0.9], "warmup_steps": "7"}
+    changed = checked_settings(TrainConfig(), told)
+    assert changed == TrainConfig(steps=1000, learning_rate=6e-4, clip=2.0, betas=(0.8, 0.9), warmup_steps=7)
+    assert type(changed.steps) is int and type(changed.clip) is float
+    assert checked_settings(RunConfig(), {"tensorboard": "true"}).tensorboard is True
+    big = 2**53 + 1
+    assert typed("seed", big, int) == big and typed("seed", "7", int) == 7
+    assert typed("fused", None, bool | None) is None and typed("fused", "false", bool | None) is False
+    for wrong, message in (
+        ({"model": {"n_layers": 2}}, "no setting model.n_layers; did you mean model.n_layer?"),
+        ({"sed": 1}, "no setting sed; did you mean seed?"), ({"zzz": 1}, "no setting zzz; there are model, training, run"),
+        ({"model": 3}, "model must be a table of settings, not 3"), ([], "a recipe must be a table"),
+        ({"seed": 0.5}, "seed must be a whole number, not 0.5"), ({"seed": True}, "seed must be a whole number, not True"),
+        ({"seed": "many"}, "seed must be a whole number, not 'many'"), ({"seed": math.inf}, "whole number, not inf"),
+        ({"held_out": None}, "held_out must be a number, not None"), ({"text": 5}, "text must be text, not 5"),
+        ({"training": {"betas": [0.9]}}, "training.betas must be 2 numbers, not"),
+        ({"run": {"tensorboard": 1}}, "run.tensorboard must be true or false, not 1"),
+        ({"shards": "here"}, "need the tokenizer"), ({"shards": "a", "text": "b", "tokenizer": "gpt2"}, "replace the text"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as caught:
+            Recipe.of(wrong)
+        assert message in str(caught.value), caught.value
+    here = Recipe.of({"text": "a.txt", "tokenizer": "gpt2"}, folder="/data")
+    assert Path(here.text) == Path("/data/a.txt").absolute() and here.tokenizer == "gpt2" and here.shards == ""
+    assert Path(Recipe.of({"text": "a.txt"}).text) == Path("a.txt").absolute()
+    assert Path(Recipe.of({"text": "~/a.txt"}).text) == Path.home() / "a.txt"
+
+
 # ../nbs/31_training.ipynb #20d7eccc
 def test_one_batch_is_learned_by_heart():
     torch.manual_seed(0)
@@ -172,7 +206,7 @@ def test_a_step_is_the_step_written_out():
 def test_accumulation_equals_one_large_batch():
     inputs, targets = Repeat(shape=(6, 16)).batch
     targets = targets.clone()
-    targets[0, :10] = -100
+    targets[0], targets[1, :10] = -100, -100  # in [1, 5], the first batch has nothing to learn
     ends = []
     for cuts in ([6], [2, 2, 2], [1, 5], [3, 2, 1]):
         parts = list(zip(inputs.split(cuts), targets.split(cuts)))
@@ -523,6 +557,70 @@ def test_a_recipe_becomes_a_model_and_continues():
         assert (parts / "model" / "tokenizer.json").exists()
         with pytest.raises(ValueError, match="seed: saved 0, here 4"):
             run_recipe(Recipe.of(settings | {"seed": 4}), parts)
+
+
+# ../nbs/31_training.ipynb #676c97fa
+def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
+    from gpt2_book.data import TokenShards, write_shards
+    from gpt2_book.tokenizer import Tokenizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        text, ranks, shards, out = (Path(folder, name) for name in ("text.txt", "ranks", "shards", "out"))
+        text.write_text("\n\n".join(f"{a} times {b} is {a * b}.<|endoftext|>" for a in range(30) for b in range(12)))
+        Tokenizer.train(text.read_text(), 270).save(ranks)
+        shape = {"vocab_size": 320, "n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 16}
+        settings = {"batch_size": 2, "eval_batches": 3, "sample_tokens": 4, "model": shape, "tokenizer": str(ranks)}
+        settings |= {"training": {"steps": 3, "warmup_steps": 1}}
+        spoken = Recipe.of(settings | {"text": str(text)})
+        model_folder = run_recipe(spoken, out)
+        found = prepare(spoken, out)
+        assert found.tokenizer.ranks == Tokenizer.load(ranks).ranks and 269 in found.train
+        for part in ("train", "held_out"):
+            write_shards(getattr(found, part), shards / part, vocab_size=270)
+        again = run_recipe(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"))
+        for name, tensor in load_file(model_folder / "model.safetensors").items():
+            assert torch.equal(tensor, load_file(again / "model.safetensors")[name]), name
+        whole = [found.loader(batch_size=4).next_batch()[0], found.loader().next_batch()[0]]
+        parts = [found.loader(rank=rank, world_size=2).next_batch()[0] for rank in (0, 1)]
+        assert torch.equal(torch.cat(parts), whole[0]) and len(whole[1]) == 2 and len(found.batches()) == 3
+        for wrong, kind, message in (
+            ({"text": str(text), "model": shape | {"vocab_size": 269}}, ValueError, "270 tokens, more than model.vocab_size = 269"),
+            ({"shards": str(shards), "model": shape | {"vocab_size": 260}}, ValueError, "270 tokens, more than .* = 260"),
+            ({"text": str(text), "model": shape | {"block_size": 4000}}, ValueError, "takes 4001"),
+            ({"text": str(text) + "s"}, FileNotFoundError, "text.txts"), ({"shards": folder}, FileNotFoundError, "train"),
+        ):  # fmt: skip
+            Path(folder, "tokenizer.tiktoken").unlink(missing_ok=True)
+            with pytest.raises(kind, match=message):
+                prepare(Recipe.of(settings | wrong), Path(folder)).batches()
+        flipped = bytearray((shards / "train" / "00000.bin").read_bytes())
+        flipped[0] ^= 1
+        (shards / "train" / "00000.bin").write_bytes(flipped)
+        with pytest.raises(ValueError, match="corrupt"):
+            prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder))
+        prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder), verify=False)
+
+
+# ../nbs/31_training.ipynb #ea2bf521
+def test_a_folder_without_a_checkpoint_may_begin_again():
+    with tempfile.TemporaryDirectory() as folder:
+        text, out = Path(folder, "text.txt"), Path(folder, "out")
+        text.write_text("\n\n".join(f"{a} times {b} is {a * b}." for a in range(30) for b in range(12)))
+        shape = {"vocab_size": 280, "n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 16}
+        settings = {"batch_size": 2, "eval_batches": 1, "sample_tokens": 1, "model": shape}
+        settings |= {"training": {"steps": 2, "warmup_steps": 1}, "text": str(text)}
+        with pytest.raises(FileNotFoundError, match="text.txts"):
+            run_recipe(Recipe.of(settings | {"text": str(text) + "s"}), out)
+        with pytest.raises(ValueError, match="takes 901"):
+            run_recipe(Recipe.of(settings | {"model": shape | {"block_size": 900, "vocab_size": 260}}), out)
+        run_recipe(Recipe.of(settings), out)
+        assert prepare(Recipe.of(settings), out).tokenizer.vocab_size == 280
+        run_recipe(Recipe.of(settings | {"sample_tokens": 2}), out)
+        with pytest.raises(ValueError, match="batch_size: saved 2, here 3"):
+            run_recipe(Recipe.of(settings | {"batch_size": 3}), out)
+        old = json.loads((out / "config.json").read_text())
+        assert Path(old["text"]).is_absolute() and old.pop("shards") == ""
+        (out / "config.json").write_text(json.dumps(old))
+        write_recipe(Recipe.of(settings), out)
 
 
 # ../nbs/31_training.ipynb #8071a2d5
