@@ -1,6 +1,6 @@
 """Tokens per second and peak memory of training: ours against Hugging Face's model and a plain loop as nanoGPT has it, 124M, one run.
 
-    python benchmarks/train.py --save          every way, interleaved (ten minutes on two cores), kept in results/
+    python benchmarks/train.py --save          every way, interleaved (a quarter of an hour on two cores), kept in results/
     python benchmarks/train.py --batch 1 --length 256 --rounds 1 --ways ours "plain loop"
 """
 
@@ -23,7 +23,7 @@ from gpt2_book.training import TrainConfig, Trainer, peak_flops, training_flops
 
 RATE, WARMUP = 6e-4, 10
 PEERS = ("Hugging Face", "plain loop")
-WAYS = (*PEERS, "plain loop, fused, compile", "ours")
+WAYS = (*PEERS, "plain loop, fused", "plain loop, fused, compile", "ours")
 
 
 class PlainAttention(nn.Module):
@@ -107,7 +107,8 @@ def same_weights(model: nn.Module, source: GPT) -> None:
 def usual_loop(model: nn.Module, batches: Batches, config: TrainConfig, device: str, *, fused: bool, compile: bool) -> Iterator[float]:
     """Train as nanoGPT's loop and most others do: autocast, backward, clip, AdamW, zero_grad.
 
-    nanoGPT asks for a fused AdamW on GPUs only. ``fused`` gives it one everywhere, as Hugging Face's trainer does.
+    nanoGPT asks for a fused AdamW on GPUs only, and advises against compiling on a CPU. ``fused`` gives it one
+    everywhere, as Hugging Face's trainer does.
     """
     decay = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": config.weight_decay},
              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]  # fmt: skip

@@ -33,7 +33,8 @@ from .tokenizer import Tokenizer
 from gpt2_book.training import (
     SUMS, Checkpoints, Loader, Log, Recipe, RunConfig, TrainConfig, Trainer, autocast, differences, measured,
     named_tensors, new_model, peak_flops, prepare, random_state, set_random_state, set_seed, set_training_tensors,
-    settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops, training_tensors, whole_folder, write_recipe,
+    settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops, training_tensors, whole_folder,
+    write_recipe,
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)

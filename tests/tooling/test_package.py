@@ -140,7 +140,7 @@ def test_the_proven_versions_are_exact_and_fit_what_is_required():
     proven = {canonicalize_name(p.name): str(p.specifier).removeprefix("==") for p in pins}
     assert len(proven) == len(pins), "a package is named twice"
     assert not proven.keys() & {"pip", "setuptools", canonicalize_name(SETTINGS["lib_name"])}
-    for key in ("requirements", "onnx_requirements", "datasets_requirements", "dev_requirements", "book_requirements"):
+    for key in ("requirements", "onnx_requirements", "datasets_requirements", "bert_requirements", "dev_requirements", "book_requirements"):
         for name, requirement in requirements(key).items():
             assert name == "setuptools" or requirement.specifier.contains(proven[name]), f"{key}: {requirement}"
 
@@ -223,7 +223,7 @@ def test_the_wheel_says_what_settings_ini_says(built):
     assert SETTINGS["git_url"] in {meta["Home-page"], *(u.split(", ")[1] for u in meta.get_all("Project-URL"))}
     required = [Requirement(r) for r in meta.get_all("Requires-Dist")]
     assert {str(r) for r in required if "extra" not in str(r.marker)} == {str(r) for r in requirements("requirements").values()}
-    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "datasets", "book", "dev"}
+    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "datasets", "bert", "book", "dev"}
 
 
 def test_the_wheel_works_from_another_folder_without_the_books_tools(installed):
