@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ from gpt2_book.training import (
 logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'VARIABLES', 'JOURNAL', 'World', 'read_world', 'process_group', 'rank_and_size', 'gathered',
+__all__ = ['logger', 'VARIABLES', 'JOURNAL', 'World', 'read_world', 'leave', 'process_group', 'rank_and_size', 'gathered',
            'ring_all_reduce', 'shard_', 'spread', 'whole', 'ParallelTrainer', 'evaluate_together', 'whole_model',
            'write_part', 'read_tensors', 'redealt', 'read_part', 'sums_of', 'damage_of', 'ShardedCheckpoints',
            'any_rank', 'looked', 'share_of_machines', 'fit', 'run_recipe', 'fineweb_edu', 'skipped', 'encoded', 'cut',
@@ -79,6 +80,16 @@ def read_world(device: str = "auto") -> World:
     return World(rank, size, torch.device(device, local) if device == "cuda" else torch.device(device))
 
 # %% ../nbs/33_scaling_out.ipynb #e7db5c04
+def leave() -> None:
+    """End the process group, once its threads have let go of the last exchange.
+
+    Gloo's threads need Python's lock for that, and ending the group holds the lock while it waits for the threads:
+    without the pause a process hangs now and then (torch 2.13).
+    """
+    time.sleep(0.2)
+    dist.destroy_process_group()
+
+
 @contextmanager
 def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[World]:
     """Join the processes that torchrun started, by nccl on GPUs and gloo on CPUs, and leave them at the end.
@@ -101,9 +112,9 @@ def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[W
     except BaseException as error:
         logger.error("rank %d of %d stops: %s: %s", world.rank, world.size, type(error).__name__, error)
         if not on_gpu:  # nccl would wait for the others; the end of the process ends its group
-            dist.destroy_process_group()
+            leave()
         raise
-    dist.destroy_process_group()
+    leave()
 
 
 def rank_and_size() -> tuple[int, int]:

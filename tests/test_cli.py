@@ -41,7 +41,8 @@ def records(*arguments, **how):
 
 def start(*arguments, first="", **how):
     how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
-    program = f"from gpt2_book.cli import main; {first} main()"
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
+    program = f"{heed}; from gpt2_book.cli import main; {first} main()"
     return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], **how)
 
 
