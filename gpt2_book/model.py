@@ -62,7 +62,7 @@ class GPTConfig:
 
     @property
     def bands(self) -> tuple[int | None, ...]:
-        """For each layer how many tokens it sees, None for all: dense and banded in turn, dense first."""
+        """How many tokens each layer sees, None for all. Dense and banded layers take turns, a dense one first."""
         return tuple(self.band if i % 2 else None for i in range(self.n_layer))
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
