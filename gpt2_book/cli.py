@@ -51,6 +51,7 @@ def one_line_errors() -> Iterator[None]:
 
 # %% ../nbs/90_command_line.ipynb #046e3881
 def show_version(wanted: bool) -> None:
+    """Write the version and end the program, if that is wanted."""
     if wanted:
         from gpt2_book import __version__
 

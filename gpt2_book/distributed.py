@@ -235,7 +235,6 @@ class ParallelTrainer(Trainer):
         """Scale the gradients down to ``config.clip``, all ranks' together; return their norm before."""
         return whole(super().clip())
 
-
 # %% ../nbs/33_scaling_out.ipynb #ca13f379
 @torch.no_grad()
 def evaluate_together(trainer: ParallelTrainer, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
