@@ -33,15 +33,15 @@ from .tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
 
 # %% auto #0
 __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED',
-           'GPT2_NAME', 'FLOATS', 'ATTENTIONS', 'TOLERANCES', 'WEIGHT_FILE', 'our_name', 'turn', 'from_hub_config',
-           'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'ModelFiles', 'locate', 'Stored',
-           'read_header', 'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint', 'open_checkpoint',
-           'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus', 'activation_cause',
-           'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause', 'weight_pattern',
-           'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause', 'first_difference',
-           'all_or_nothing', 'bytes_of', 'split_shards', 'write_weights', 'byte_letters', 'merges_of', 'cutting',
-           'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges', 'read_tokenizer_json',
-           'load_tokenizer']
+           'GPT2_NAME', 'FLOATS', 'ATTENTIONS', 'TOLERANCES', 'PARAMETER', 'WEIGHT_FILE', 'our_name', 'turn',
+           'from_hub_config', 'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'ModelFiles',
+           'locate', 'Stored', 'read_header', 'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint',
+           'open_checkpoint', 'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus',
+           'activation_cause', 'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause',
+           'weight_pattern', 'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause',
+           'first_difference', 'all_or_nothing', 'bytes_of', 'split_shards', 'write_weights', 'byte_letters',
+           'merges_of', 'cutting', 'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges',
+           'read_tokenizer_json', 'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -780,6 +780,12 @@ def split_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     return shards
 
 # %% ../nbs/21_pretrained.ipynb #a4ce9864
+PARAMETER = re.compile(
+    r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
+    r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\.(weight|bias))"
+)
+
+
 def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str) -> None:
     """Write a state dict of :class:`gpt2_book.model.GPT` as safetensors in Hugging Face's layout, in shards if need be.
 
@@ -787,11 +793,13 @@ def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_
         each tensor keeps its shape, but for the Conv1D weights: (out, in) becomes (in, out)
 
     Raises:
-        ValueError: when a tensor holds whole numbers, which the format does not know.
+        ValueError: when a tensor holds whole numbers, which the format does not know, or is none of a GPT-2's.
     """
     names = [name for name in state if not (tied and name == HEAD)]
     if whole := [name for name in names if not state[name].is_floating_point()]:
         raise ValueError(f"{whole[0]} is {state[whole[0]].dtype}: save the model itself, not its int8 copy")
+    if strange := [name for name in names if not PARAMETER.fullmatch(name)]:
+        raise ValueError(f"{strange[0]} and {len(strange) - 1} more are no tensors of a GPT-2; merge adapters first")
     sizes = {name: state[name].numel() * state[name].element_size() for name in names}
     shards = split_shards(sizes, bytes_of(max_shard_size))
     files = {"model.safetensors": names} if len(shards) == 1 else {

@@ -234,6 +234,9 @@ def test_a_merged_model_is_a_plain_gpt2_on_disk(tmp_path):
 
     model, idx = with_random_adapters(), torch.arange(12)[None]
     unmerged = model(idx)[0]
+    with pytest.raises(ValueError, match="no tensors of a GPT-2; merge adapters first"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
     merge_lora(model).save_pretrained(tmp_path)
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
     torch.testing.assert_close(theirs(idx).logits, unmerged, atol=1e-10, rtol=0)

@@ -4,8 +4,8 @@
 
 The last tenth of the text is held out. The text is small enough to be learned by heart, so dropout is high and every
 epoch cuts the text at other places. The run keeps its checkpoints and its log in `--run`; a run that was stopped goes on
-from there. Beside the weights and the vocabulary, `training.json` keeps the settings, the loss curve and the bits per byte
-on the held-out text.
+from there. Beside the weights and the vocabulary, `training.json` keeps the settings, the loss curve, a sample and the bits
+per byte on the held-out text, and the last two of the model that it replaces as well.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import torch
 
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.data import SequentialLoader, ShuffledLoader, split_text, tiny_shakespeare
+from gpt2_book.evaluation import evaluate_text
+from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import RunConfig, TrainConfig, Trainer, evaluate, fit, read_log, set_seed
 
@@ -43,6 +45,17 @@ class ShiftedLoader(ShuffledLoader):
         return super().next_batch()
 
 
+def quality(model: GPT, tokenizer: Tokenizer, text: str) -> dict:
+    """Score a text in windows that overlap by half, and write on from a fixed beginning with a fixed seed."""
+    sampling = {"prompt": "ROMEO:\n", "temperature": 0.8, "seed": 0}
+    start = torch.tensor([tokenizer.encode(sampling["prompt"])])
+    drawn = torch.Generator().manual_seed(sampling["seed"])
+    ids = model.generate(start, 120, temperature=sampling["temperature"], generator=drawn)[0].tolist()
+    score = evaluate_text(model, tokenizer, text, stride=model.config.block_size // 2)
+    return {"bits_per_byte": score.bits_per_byte, "parameters": sum(p.numel() for p in model.parameters()),
+            "sampling": sampling, "sample": tokenizer.decode(ids)}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "gpt2_book" / "assets" / "shakespeare")
@@ -54,7 +67,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=256)
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1337)
@@ -92,7 +105,11 @@ def main() -> None:
 
     model.load_state_dict({name: tensor.half().float() for name, tensor in model.state_dict().items()})
     held_out = evaluate(model, val_batches)
-    model.cpu().half().save_pretrained(args.out)
+    before = None
+    if (args.out / "config.json").exists():
+        before = quality(GPT.from_pretrained(args.out, mapped=False), load_tokenizer(args.out), val_text)
+    now = quality(model.cpu().eval(), tokenizer, val_text)
+    model.half().save_pretrained(args.out)
     tokenizer.save(args.out / "tokenizer.tiktoken")
     report = {
         "text": "Tiny Shakespeare, the last tenth held out",
@@ -102,6 +119,7 @@ def main() -> None:
         "held_out_bits_per_byte": held_out / math.log(2) / bytes_per_token,
         "torch": torch.__version__, "machine": platform.machine(),
         "device": args.device,
+        "now": now, "before": before,
         "curve": curve,
     }  # fmt: skip
     path = args.out / "training.json"
