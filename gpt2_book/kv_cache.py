@@ -229,13 +229,13 @@ def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
 def attend_one(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **how) -> Tensor:
     """Attention of one query, with a way around PyTorch's CPU kernel for 16-bit numbers, which is slow for one.
 
-    Compiled, it is two multiply-and-sum loops; else keys and values are converted to float32.
+    Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and values may be float32 already.
 
     Shapes:
         as for ``scaled_dot_product_attention``: q (B, H, T, D), k and v (B, H, S, D), returns (B, H, T, D)
     """
     if q.size(2) != 1:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **how)
+        return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), attn_mask=attn_mask, **how)
     if q.element_size() != 2 or q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)  # the newest may see everything
     if not torch.compiler.is_compiling():
@@ -424,9 +424,11 @@ class CachedLogits:
 
     def empty_cache(self, batch: int) -> KVCache:
         config, wpe = self.model.config, self.model.transformer.wpe.weight
-        fixed = self.compile and wpe.device.type == "cuda"
+        fixed, dtype = self.compile and wpe.device.type == "cuda", wpe.dtype
+        if wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile:
+            dtype = torch.float32  # as attend_one computes: nothing is converted twice
         cache = KVCache(config.n_layer, config.n_head, config.n_embd // config.n_head, config.block_size,
-                        batch=batch, dtype=wpe.dtype, device=wpe.device, fixed=fixed, bands=config.bands)  # fmt: skip
+                        batch=batch, dtype=dtype, device=wpe.device, fixed=fixed, bands=config.bands)  # fmt: skip
         return keep_in_place(cache) if fixed else cache
 
     def reorder(self, rows: Tensor) -> None:

@@ -304,8 +304,27 @@ def test_one_row_is_multiplied_alike_in_every_way():
         torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed))
         exact = F.scaled_dot_product_attention(*(z.bfloat16().float() for z in (q, k, v)), attn_mask=allowed)
         for way in (attend_one, torch.compile(attend_one, backend="eager")):
-            short = way(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask=allowed)
-            torch.testing.assert_close(short, exact.bfloat16(), rtol=0.01, atol=0.01)
+            for kept in (torch.bfloat16, torch.float32):
+                short = way(q.bfloat16(), k.bfloat16().to(kept), v.bfloat16().to(kept), attn_mask=allowed)
+                torch.testing.assert_close(short, exact.bfloat16(), rtol=0.01, atol=0.01)
+
+
+# ../nbs/23_kv_cache.ipynb #48d249a4
+def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
+    import copy
+
+    idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
+    for how in ({}, {"band": 5}):
+        model = tiny_gpt(torch.bfloat16, **how)
+        steps = CachedLogits(model, chunk=4)
+        for end in (11, 12, 13, 20):
+            logits = steps(idx[:, :end])
+            assert logits.dtype == torch.bfloat16
+            exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
+            off = (logits.double() - exact).std() / exact.std()
+            assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
+        assert steps.cache[0].keys.dtype == torch.float32, "kept as attention computes"
+    assert CachedLogits(model, compile=True).empty_cache(1)[0].keys.dtype == torch.bfloat16
 
 
 # ../nbs/23_kv_cache.ipynb #daa61de0
