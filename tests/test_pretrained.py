@@ -2,6 +2,7 @@
 
 
 from gpt2_book.pretrained import (
+    HUB_DEFAULTS,
     attend,
     bytes_of,
     first_difference,
@@ -100,6 +101,11 @@ def test_names_and_layouts():
         assert torch.equal(turn(f"transformer.h.11.{name}.weight", matrix), matrix.t())
     for name in ("wte.weight", "h.0.ln_1.weight", "h.0.attn.c_attn.bias", "lm_head.weight"):
         assert torch.equal(turn(name, matrix), matrix)
+
+
+def test_fields_that_are_left_out_mean_what_they_mean_to_hugging_face():
+    full = GPT2Config().to_dict()
+    assert from_hub_config({}) == from_hub_config({field: full[field] for field in HUB_DEFAULTS})
 
 
 @pytest.mark.parametrize("fields", SHAPES)
@@ -424,6 +430,7 @@ def test_what_is_pushed_is_what_is_saved(tmp_path):
     hub.return_value.create_branch.assert_called_once_with("someone/tiny", branch="trial", exist_ok=True)
     how = seen.pop("how")
     assert (how["repo_id"], how["revision"], how["commit_message"]) == ("someone/tiny", "trial", "First")
+    assert {"model*.safetensors", "model.safetensors.index.json"} <= {*how["delete_patterns"]}, "shards of before"
     model.save_pretrained(tmp_path, tokenizer=tokenizer)
     assert seen == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -450,6 +457,7 @@ def test_auto_tokenizer_gives_the_same_tokens(saved_tokenizer, text):
 def test_tokenizer_files_come_back(saved_tokenizer, tmp_path):
     path, ours, theirs = saved_tokenizer
     assert theirs.eos_token_id == ours.special_tokens["<|endoftext|>"] == 269
+    assert theirs.model_max_length == 20
     assert json.loads((path / "config.json").read_text())["eos_token_id"] == 269
     again = load_tokenizer(path)
     assert (again.ranks, again.special_tokens, again.pattern) == (ours.ranks, ours.special_tokens, ours.pattern)
