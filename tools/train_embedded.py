@@ -5,7 +5,7 @@
 The last tenth of the text is held out. The text is small enough to be learned by heart, so dropout is high and every
 epoch cuts the text at other places. The run keeps its checkpoints and its log in `--run`; a run that was stopped goes on
 from there. Beside the weights and the vocabulary, `training.json` keeps the settings, the loss curve, a sample and the bits
-per byte on the held-out text, and the last two of the model that it replaces as well.
+per byte on the held-out text, and the last three of the model that it replaces as well.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def main() -> None:
     before = None
     if (args.out / "config.json").exists():
         before = quality(GPT.from_pretrained(args.out, mapped=False), load_tokenizer(args.out), val_text)
+        before["curve"] = json.loads((args.out / "training.json").read_text())["curve"]
     now = quality(model.cpu().eval(), tokenizer, val_text)
     model.half().save_pretrained(args.out)
     tokenizer.save(args.out / "tokenizer.tiktoken")
