@@ -780,12 +780,6 @@ def split_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     return shards
 
 # %% ../nbs/21_pretrained.ipynb #a4ce9864
-PARAMETER = re.compile(
-    r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
-    r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\.(weight|bias))"
-)
-
-
 def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str) -> None:
     """Write a state dict of :class:`gpt2_book.model.GPT` as safetensors in Hugging Face's layout, in shards if need be.
 
@@ -793,13 +787,11 @@ def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_
         each tensor keeps its shape, but for the Conv1D weights: (out, in) becomes (in, out)
 
     Raises:
-        ValueError: when a tensor holds whole numbers, which the format does not know, or is none of a GPT-2's.
+        ValueError: when a tensor holds whole numbers, which the format does not know.
     """
     names = [name for name in state if not (tied and name == HEAD)]
     if whole := [name for name in names if not state[name].is_floating_point()]:
         raise ValueError(f"{whole[0]} is {state[whole[0]].dtype}: save the model itself, not its int8 copy")
-    if strange := [name for name in names if not PARAMETER.fullmatch(name)]:
-        raise ValueError(f"{strange[0]} and {len(strange) - 1} more are no tensors of a GPT-2; merge adapters first")
     sizes = {name: state[name].numel() * state[name].element_size() for name in names}
     shards = split_shards(sizes, bytes_of(max_shard_size))
     files = {"model.safetensors": names} if len(shards) == 1 else {
@@ -879,6 +871,10 @@ def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
     }
 
 # %% ../nbs/21_pretrained.ipynb #ad651675
+PARAMETER = re.compile(
+    r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
+    r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\.(weight|bias))"
+)
 WEIGHT_FILE = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 
 
@@ -895,8 +891,12 @@ def save_checkpoint(
         max_shard_size: bytes in one file at most; with more, the weights are split into shards and an index.
 
     Raises:
-        ValueError: when the model cannot be expressed in Hugging Face's format, or the tokenizer is too large for it.
+        ValueError: when the model cannot be expressed in Hugging Face's format, has tensors that no GPT-2 has, or the
+            tokenizer is too large for it.
     """
+    strange = [name for name in state if not PARAMETER.fullmatch(name)]
+    if strange and all(tensor.is_floating_point() for tensor in state.values()):
+        raise ValueError(f"{strange[0]} and {len(strange) - 1} more are no tensors of a GPT-2; merge adapters first")
     special = tokenizer.special_tokens if tokenizer else {}
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {fields['vocab_size']}")
