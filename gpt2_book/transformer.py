@@ -40,7 +40,7 @@ from .training import autocast, choose_precision, set_training_tensors, training
 __all__ = ['KIND', 'TIED', 'RANKS', 'MultiHeadAttention', 'padding_mask', 'decoder_mask', 'FeedForward', 'EncoderBlock',
            'DecoderBlock', 'TransformerConfig', 'check_side', 'init_transformer_', 'read_config', 'Saved',
            'Transformer', 'label_smoothed_loss', 'shared_vocabulary', 'encode_pairs', 'translation_batches',
-           'TranslationRecipe', 'TranslationTrainer', 'write_target', 'average_weights', 'weights_of',
+           'TranslationRecipe', 'check_run', 'TranslationTrainer', 'write_target', 'average_weights', 'weights_of',
            'translation_scores', 'cross_weights', 'TextPairs', 'wmt_pairs', 'train_wmt', 'load_vocabulary']
 
 # %% ../nbs/41_encoder_decoder.ipynb #dd57bb53
@@ -108,7 +108,7 @@ def decoder_mask(real: Tensor) -> Tensor:
     """
     return causal_mask(real.size(1), device=real.device) & padding_mask(real)  # (B, 1, T, T)
 
-# %% ../nbs/41_encoder_decoder.ipynb #9a2022cf
+# %% ../nbs/41_encoder_decoder.ipynb #457ab1df
 class FeedForward(MLP):
     """:class:`gpt2_book.feed_forward.MLP` with the ReLU of 2017.
 
@@ -120,7 +120,7 @@ class FeedForward(MLP):
 
 
 class EncoderBlock(Block):
-    """A Post-LN block with a ReLU. Its attention needs a mask: without one it would be causal.
+    """A Post-LN block with a ReLU. Its attention needs a mask, since without one it would be causal.
 
     Shapes:
         x: (B, S, C) to (B, S, C); mask: boolean, broadcast to (B, H, S, S)
@@ -129,6 +129,9 @@ class EncoderBlock(Block):
     def __init__(self, n_embd: int, n_head: int, *, dropout: float = 0.0) -> None:
         super().__init__(n_embd, n_head, norm="post", dropout=dropout)
         self.mlp = FeedForward(n_embd, dropout=dropout)
+
+    def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:
+        return super().forward(x, mask=mask)
 
 
 class DecoderBlock(EncoderBlock):
@@ -146,7 +149,10 @@ class DecoderBlock(EncoderBlock):
         self.cross = MultiHeadAttention(n_embd, n_head, dropout=dropout)
         self.ln_cross = LayerNorm(n_embd)
 
-    def forward(self, x: Tensor, memory, *, mask=None, memory_mask=None, cache=None) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *, mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, cache=None,
+    ) -> Tensor:  # fmt: skip
         x = self.ln_1(x + self.attn(x, mask=mask, cache=cache))
         x = self.ln_cross(x + self.cross(x, memory, mask=memory_mask))
         return self.ln_2(x + self.mlp(x))
@@ -245,7 +251,7 @@ def read_config(path: Path) -> TransformerConfig:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
-# %% ../nbs/41_encoder_decoder.ipynb #8ce7e427
+# %% ../nbs/41_encoder_decoder.ipynb #cac2037b
 class Saved:
     """Loading and saving a :class:`Transformer` as a folder with ``config.json`` and safetensors."""
 
@@ -261,11 +267,11 @@ class Saved:
         """
         files = ModelFiles(name)
         config = read_config(files.first("config.json"))
-        with torch.device("meta"), NoDraws():
+        with torch.device("meta"), NoDraws():  # nothing is allocated yet, and nothing drawn
             model = cls(config)
         stored = {tensor.key: tensor for file in weight_files(files) for tensor in read_header(file)}
         if config.tie_weights and TIED[0] in stored:
-            stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])
+            stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])  # one tensor, three names
         shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
         model.load_state_dict(Checkpoint({}, stored).read(shapes, dtype=dtype, device=device), assign=True)
         model.settle(dtype, device)
@@ -425,7 +431,7 @@ def translation_batches(
         for batch in batches_by_length(lengths, batch_size, max_tokens=max_tokens, generator=generator):
             yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary, device=device)
 
-# %% ../nbs/41_encoder_decoder.ipynb #4234afb3
+# %% ../nbs/41_encoder_decoder.ipynb #a8fc9396
 @dataclass(frozen=True)
 class TranslationRecipe:
     """How to train, by default as the paper trains its base model.
@@ -454,6 +460,8 @@ class TranslationRecipe:
         if not self.factor > 0 or not self.weight_decay >= 0 or not 0 <= self.smoothing < 1:
             given = f"{self.factor}, {self.weight_decay} and {self.smoothing}"
             raise ValueError(f"need factor > 0, weight_decay >= 0 and 0 <= smoothing < 1, not {given}")
+        if self.max_tokens is not None and self.max_tokens < self.max_length:
+            raise ValueError(f"max_tokens = {self.max_tokens} has no room for one text of {self.max_length} tokens")
         if self.precision not in ("float32", "bfloat16", "auto"):
             raise ValueError(f"precision is float32, bfloat16 or auto, not {self.precision!r}")
 
@@ -461,7 +469,23 @@ class TranslationRecipe:
         """Return the learning rate of a step, counted from 1."""
         return noam(step, d_model=n_embd, warmup_steps=self.warmup_steps, factor=self.factor)
 
-# %% ../nbs/41_encoder_decoder.ipynb #4a62db08
+# %% ../nbs/41_encoder_decoder.ipynb #715e7a14
+def check_run(model: nn.Module, recipe: TranslationRecipe, pairs: Iterable[Pair], vocabulary: Vocabulary) -> None:
+    """Refuse pairs that can be read only once, and a vocabulary or a length that is not the model's.
+
+    Raises:
+        TypeError: when ``pairs`` is an iterator.
+        ValueError: when the special tokens differ, or a text may be longer than the model can read.
+    """
+    c, special = model.config, (vocabulary.pad, vocabulary.bos, vocabulary.eos)
+    if iter(pairs) is pairs:
+        raise TypeError("the pairs must be readable from their start again, for the second pass")
+    if special != (c.pad, c.bos, c.eos):
+        raise ValueError(f"pad, bos and eos are {special} in the vocabulary, {(c.pad, c.bos, c.eos)} in the model")
+    if recipe.max_length > (longest := getattr(c, "block_size", recipe.max_length)):
+        raise ValueError(f"max_length = {recipe.max_length} is more than the model's block_size = {longest}")
+
+# %% ../nbs/41_encoder_decoder.ipynb #ffaf2bf9
 class TranslationTrainer:
     """A run: a model, its optimizer and the number of updates so far. The model is trained in place.
 
@@ -491,7 +515,11 @@ class TranslationTrainer:
         return loss.detach()
 
     def run(self, pairs: Iterable[Pair], vocabulary: Vocabulary, *, until: int | None = None) -> Iterator[Tensor]:
-        """Train until a step, by default the recipe's last; yield the losses. ``pairs`` are read again and again."""
+        """Train until a step, by default the recipe's last; yield the losses: nothing happens until they are asked for.
+
+        ``pairs`` are read again and again; see :func:`check_run` for what they and the vocabulary must be.
+        """
+        check_run(self.model, self.recipe, pairs, vocabulary)
         until, recipe = self.recipe.steps if until is None else until, self.recipe
         how = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens, "max_length": recipe.max_length}
         generator = torch.Generator().manual_seed(recipe.seed + self.step)
@@ -502,6 +530,7 @@ class TranslationTrainer:
                 yield self.update(batch)
             if self.step == begun:
                 raise ValueError(f"there are no pairs of at most {recipe.max_length} tokens to train on")
+
     def save(self, path: str | os.PathLike) -> None:
         """Write weights, optimizer and step to one safetensors file, under another name first."""
         path = Path(path)
@@ -510,7 +539,7 @@ class TranslationTrainer:
         os.replace(partial, path)
 
     def load(self, path: str | os.PathLike) -> None:
-        """Go on where :meth:`save` was called, with the pairs in another order."""
+        """Go on where :meth:`save` was called. The pairs are read from their start again, in another order."""
         tensors = load_file(path)
         self.step = int(tensors.pop("step"))
         set_training_tensors(self, tensors)
@@ -539,7 +568,7 @@ class _Reader:
             x = block(x, memory, memory_mask=self.mask, cache=cache)
         return self.model.lm_head(x[:, -1:])  # (B, 1, V)
 
-# %% ../nbs/41_encoder_decoder.ipynb #7a693aab
+# %% ../nbs/41_encoder_decoder.ipynb #40b7aca2
 @torch.no_grad()
 def write_target(
     model: Transformer, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int, n_beams: int = 1,
@@ -549,17 +578,24 @@ def write_target(
 
     Args:
         length_penalty: of the search, see :func:`gpt2_book.sampling.beam_search`.
-        how: as for :func:`gpt2_book.sampling.generate`. There is no dropout, in whatever mode the model is.
+        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search does not.
+        how: what :func:`gpt2_book.sampling.generate` calls ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and
+            ``generator``. There is no dropout, in whatever mode the model is.
 
     Shapes:
         src and src_mask: (B, S); returns (B, n), without ``bos``
 
     Raises:
-        ValueError: when the source is bad, or more tokens are asked for than ``block_size``.
+        ValueError: when the source is bad, more tokens are asked for than ``block_size``, or a search is to draw.
+        TypeError: when ``how`` has other options.
 
     Source: Vaswani et al. (2017), section 6.1, for the search.
     """
     c, training = model.config, model.training
+    if unknown := sorted(how.keys() - {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}):
+        raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
+    if n_beams > 1 and (temperature or how):
+        raise ValueError(f"a search with n_beams = {n_beams} draws nothing: no temperature and no filters")
     if not 0 <= max_new_tokens <= c.block_size:
         raise ValueError(f"max_new_tokens must lie between 0 and block_size = {c.block_size}, not {max_new_tokens}")
     try:
@@ -631,7 +667,7 @@ def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor, src_mask: Ten
             hook.remove()
     return torch.stack(found, dim=1)  # (B, L, H, T, S)
 
-# %% ../nbs/41_encoder_decoder.ipynb #224e95a6
+# %% ../nbs/41_encoder_decoder.ipynb #7dbb9459
 class TextPairs:
     """The pairs of texts in rows such as ``{"translation": {"de": "Hallo", "en": "Hello"}}``, to be read many times.
 
@@ -644,10 +680,13 @@ class TextPairs:
     def __init__(self, rows: Iterable[Mapping], languages: tuple[str, str] = ("en", "de")) -> None:
         if iter(rows) is rows:
             raise TypeError("the rows must be readable from their start again, for the second pass")
-        self.rows, self.languages = rows, languages
+        self.rows, self.languages, self.passes = rows, languages, 0
 
     def __iter__(self) -> Iterator[Pair]:
         source, target = self.languages
+        if hasattr(self.rows, "set_epoch"):  # a stream that is shuffled anew for each pass
+            self.rows.set_epoch(self.passes)
+        self.passes += 1
         for row in self.rows:
             pair = row["translation"][source].strip(), row["translation"][target].strip()
             if all(pair):
@@ -674,10 +713,10 @@ def wmt_pairs(
             raise ImportError("WMT 2017 is streamed by datasets: pip install 'gpt2_book[datasets]'") from error
         rows = load_dataset("wmt/wmt17", "de-en", split=split, streaming=True)
         if split == "train":  # its corpora come one after the other
-            rows = rows.shuffle(seed=seed, buffer_size=200_000)
+            rows = rows.shuffle(seed=seed, buffer_size=200_000)  # shards, then what is in the buffer
     return TextPairs(rows, languages)
 
-# %% ../nbs/41_encoder_decoder.ipynb #2bea111b
+# %% ../nbs/41_encoder_decoder.ipynb #895179ff
 def train_wmt(
     folder: str | os.PathLike, *, rows: Iterable[Mapping] | None = None, vocab_size: int = 37_000,
     recipe: TranslationRecipe = TranslationRecipe(precision="auto"), for_vocabulary: int = 500_000,
@@ -694,11 +733,10 @@ def train_wmt(
         device: by default the GPU, where there is one.
         changes: of :class:`TransformerConfig`.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    pairs = wmt_pairs(rows=rows, seed=recipe.seed)
+    (folder := Path(folder)).mkdir(parents=True, exist_ok=True)
     if not (folder / RANKS).exists():
-        shared_vocabulary(islice(pairs, for_vocabulary), vocab_size).tokenizer.save(folder / RANKS)
+        sample = islice(wmt_pairs(rows=rows, seed=recipe.seed), for_vocabulary)
+        shared_vocabulary(sample, vocab_size).tokenizer.save(folder / RANKS)
     vocabulary = load_vocabulary(folder)
     torch.manual_seed(recipe.seed)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
@@ -710,6 +748,7 @@ def train_wmt(
             return folder / "model"
     moments = deque([weights_of(model)] if trainer.step else (), maxlen=5)
     with tqdm(total=recipe.steps, initial=trainer.step, unit="step", disable=None) as bar:
+        pairs = wmt_pairs(rows=rows, seed=recipe.seed + trainer.step)  # in another order than before an interruption
         for loss in trainer.run(pairs, vocabulary):
             bar.update()
             if trainer.step % save_every == 0 or trainer.step == recipe.steps:

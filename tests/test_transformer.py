@@ -302,7 +302,7 @@ def test_one_vocabulary_for_two_languages():
         shared_vocabulary(pairs, 258)
 
 
-# ../nbs/41_encoder_decoder.ipynb #30699381
+# ../nbs/41_encoder_decoder.ipynb #2f29ee3d
 def letter_task():
     """Words of up to three letters and the same words backwards, with their vocabulary."""
     texts = ["".join(t) for n in (1, 2, 3) for t in itertools.product("abcd", repeat=n)]
@@ -314,7 +314,7 @@ def letter_trainer(steps=300, seed=0, **changes):
     torch.manual_seed(seed)
     sizes = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 8, "dropout": 0.0}
     model = Transformer(TransformerConfig.base(letters.vocab_size, **sizes | changes))
-    recipe = TranslationRecipe(steps=steps, batch_size=20, warmup_steps=50, factor=0.15)
+    recipe = TranslationRecipe(steps=steps, batch_size=20, max_length=8, warmup_steps=50, factor=0.15)
     return TranslationTrainer(model, recipe), pairs, letters
 
 
@@ -353,24 +353,31 @@ def test_an_update_is_adam_at_the_rate_of_the_schedule():
     assert_close(mine, reference, rtol=1e-5, atol=1e-7)
 
 
-# ../nbs/41_encoder_decoder.ipynb #c1b355e3
+# ../nbs/41_encoder_decoder.ipynb #eb809e8a
 def test_recipes_refuse_by_number():
     for bad, message in (
         ({"steps": 0}, "steps must be a whole number of at least 1, not 0"), ({"warmup_steps": 1.5}, "not 1.5"),
         ({"factor": 0.0}, "not 0.0, 0.0 and 0.1"), ({"smoothing": 1.0}, "0.0 and 1.0"), ({"weight_decay": -1.0}, "-1.0"),
-        ({"precision": "float16"}, "not 'float16'"),
+        ({"precision": "float16"}, "not 'float16'"), ({"max_tokens": 255}, "max_tokens = 255 has no room .* of 256 tokens"),
     ):
         with pytest.raises(ValueError, match=message):
             TranslationRecipe(**bad)
     trainer, pairs, letters = letter_trainer()
-    with pytest.raises(ValueError, match="no pairs of at most 256 tokens"):
+    with pytest.raises(ValueError, match="no pairs of at most 8 tokens"):
         list(trainer.run([], letters))
+    with pytest.raises(TypeError, match="readable from their start again"):
+        next(trainer.run(iter(pairs), letters))
+    with pytest.raises(ValueError, match=r"are \(2, 3, 4\) in the vocabulary, \(4, 5, 6\) in the model"):
+        next(trainer.run(pairs, Vocabulary(Characters(["ab"]))))
+    longer = TranslationTrainer(trainer.model, TranslationRecipe(max_length=9))
+    with pytest.raises(ValueError, match="max_length = 9 is more than the model's block_size = 8"):
+        next(longer.run(pairs, letters))
     base = TranslationRecipe()
     assert (base.steps, base.max_tokens, base.smoothing) == (100_000, 25_000, 0.1)
     assert base.rate(4000, 512) == noam(4000, d_model=512) == max(base.rate(s, 512) for s in range(1, 9000))
 
 
-# ../nbs/41_encoder_decoder.ipynb #238accf9
+# ../nbs/41_encoder_decoder.ipynb #a37273da
 def test_writing_follows_teacher_forcing_and_stops_at_the_end():
     lengths = set()
     for seed in range(12):
@@ -396,6 +403,14 @@ def test_writing_follows_teacher_forcing_and_stops_at_the_end():
             model.generate(src, mask, max_new_tokens=n)
     with pytest.raises(ValueError, match="src_mask: row 0 of 3 is all padding"):
         model.generate(src, mask & False, max_new_tokens=2)
+    for wrong in ({"temperature": 0.8}, {"top_k": 3}):
+        with pytest.raises(ValueError, match="a search with n_beams = 4 draws nothing"):
+            model.generate(src, mask, max_new_tokens=2, n_beams=4, **wrong)
+    with pytest.raises(TypeError, match="is called return_scores, stop_tokens"):
+        model.generate(src, mask, max_new_tokens=2, stop_tokens=(3,), return_scores=True)
+    drawn = [model.generate(src, mask, max_new_tokens=9, temperature=2.0, top_k=5, generator=torch.Generator().manual_seed(i))
+             for i in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
 # ../nbs/41_encoder_decoder.ipynb #62828093
@@ -486,7 +501,7 @@ def test_alignments_are_distributions_over_real_places():
             x = block(x, memory, memory_mask=mask[:, None, None])
 
 
-# ../nbs/41_encoder_decoder.ipynb #d5e750c9
+# ../nbs/41_encoder_decoder.ipynb #c0f4f1a4
 def number_rows():
     pairs, _ = letter_task()
     rows = [{"translation": {"en": a, "de": b}} for a, b in pairs]
@@ -497,7 +512,7 @@ SMALL = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 262, "device": "
 
 
 def test_the_run_on_wmt_is_continued_where_it_stopped(tmp_path):
-    recipe = TranslationRecipe(steps=6, batch_size=16, max_tokens=100, warmup_steps=3)
+    recipe = TranslationRecipe(steps=6, batch_size=16, max_tokens=100, max_length=16, warmup_steps=3)
     rows = number_rows()
     saved = train_wmt(tmp_path / "whole", rows=rows, recipe=recipe, save_every=3, **SMALL)
     assert saved == tmp_path / "whole" / "model"
@@ -520,7 +535,7 @@ def test_the_run_on_wmt_is_continued_where_it_stopped(tmp_path):
 
 
 def test_the_model_of_a_run_is_the_mean_of_its_last_checkpoints(tmp_path):
-    recipe = TranslationRecipe(steps=8, batch_size=16, max_tokens=100, warmup_steps=3)
+    recipe = TranslationRecipe(steps=8, batch_size=16, max_tokens=100, max_length=16, warmup_steps=3)
     saved = train_wmt(tmp_path, rows=number_rows(), recipe=recipe, save_every=1, **SMALL, dropout=0.0)
     vocabulary = load_vocabulary(tmp_path)
     torch.manual_seed(0)
