@@ -32,10 +32,10 @@ from .data import MAGIC, MANIFEST, token_dtype
 from .model import GPT
 from .tokenizer import Tokenizer
 from gpt2_book.training import (
-    SUMS, Checkpoints, Loader, Log, Recipe, RunConfig, TrainConfig, Trainer, autocast, differences, measured,
-    named_tensors, new_model, peak_flops, prepare, random_state, set_random_state, set_seed, set_training_tensors,
-    settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops, training_tensors, whole_folder,
-    write_recipe,
+    SUMS, Checkpoints, Loader, Log, Recipe, RunConfig, TrainConfig, Trainer, autocast, check_settings, differences,
+    measured, named_tensors, new_model, peak_flops, prepare, random_state, set_random_state, set_seed,
+    set_training_tensors, settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops,
+    training_tensors, whole_folder, write_recipe,
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -334,8 +334,7 @@ def read_part(trainer: Trainer, folder: Path) -> None:
     """
     rank, size = rank_and_size()
     state = json.loads((folder / "state.json").read_text(encoding="utf8"))
-    if differ := differences(state["settings"], settings_of(trainer)):
-        raise ValueError(f"{folder} is of a run with other settings ({', '.join(differ)})")
+    check_settings(trainer, state["settings"], folder)
     position = redealt(state["loader"], trainer.loader.state_dict())
     tensors = read_tensors(trainer, folder / "tensors")
     trainer.loader.load_state_dict(position)

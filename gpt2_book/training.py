@@ -46,9 +46,10 @@ __all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'CONT
            'TrainConfig', 'Loader', 'Step', 'Objective', 'share_of_mean', 'Trainer', 'train', 'evaluate',
            'training_flops', 'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors',
            'training_tensors', 'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of',
-           'write_state', 'differences', 'read_state', 'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer',
-           'Log', 'stop_politely', 'measured', 'show', 'fit', 'absolute', 'typed', 'checked_settings', 'Recipe',
-           'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
+           'write_state', 'differences', 'with_defaults', 'check_settings', 'read_state', 'Checkpoints', 'RunConfig',
+           'read_log', 'tensorboard_writer', 'Log', 'stop_politely', 'measured', 'show', 'fit', 'absolute', 'typed',
+           'checked_settings', 'Recipe', 'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model',
+           'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -467,6 +468,23 @@ def differences(saved: Mapping, here: Mapping, path: str = "") -> list[str]:
     return found
 
 
+def with_defaults(saved: Mapping, defaults: Mapping) -> dict:
+    """Fill in what a nested dict lacks, such as settings that came in with a later version."""
+    both = (key for key in saved if isinstance(saved[key], Mapping) and isinstance(defaults.get(key), Mapping))
+    return {**defaults, **saved, **{key: with_defaults(saved[key], defaults[key]) for key in both}}
+
+
+def check_settings(trainer: Trainer, saved: Mapping, folder: Path) -> None:
+    """Refuse the checkpoint of another run. What it does not name has the default.
+
+    Raises:
+        ValueError: when a setting differs; the message names each.
+    """
+    defaults = json.loads(json.dumps({"training": asdict(TrainConfig()), "model": asdict(GPTConfig())}))
+    if differ := differences(with_defaults(saved, defaults), settings_of(trainer)):
+        raise ValueError(f"{folder} is of a run with other settings ({', '.join(differ)})")
+
+
 def read_state(trainer: Trainer, folder: Path) -> None:
     """Continue from what :func:`write_state` wrote.
 
@@ -475,8 +493,7 @@ def read_state(trainer: Trainer, folder: Path) -> None:
     """
     state = json.loads((folder / "state.json").read_text(encoding="utf8"))
     lists = json.loads((folder / "random.json").read_text(encoding="utf8"))
-    if differ := differences(state["settings"], settings_of(trainer)):
-        raise ValueError(f"{folder} is of a run with other settings ({', '.join(differ)})")
+    check_settings(trainer, state["settings"], folder)
     with safe_open(folder / "tensors.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     before = trainer.loader.state_dict()
@@ -830,7 +847,8 @@ def write_recipe(recipe: Recipe, folder: Path) -> None:
     """
     path, here = folder / "config.json", json.loads(json.dumps(asdict(recipe)))
     if path.exists():
-        saved = asdict(Recipe()) | json.loads(path.read_text(encoding="utf8"))
+        defaults = json.loads(json.dumps(asdict(Recipe())))
+        saved = with_defaults(json.loads(path.read_text(encoding="utf8")), defaults)
         differ = differences(*({k: side[k] for k in CONTINUES} for side in (saved, here)))
         if differ and Checkpoints(folder / "checkpoints").all():
             raise ValueError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")

@@ -19,12 +19,14 @@ from gpt2_book.training import (
     prepare,
     random_state,
     read_log,
+    read_state,
     run_recipe,
     stop_politely,
     train,
     training_flops,
     training_tensors,
     typed,
+    with_defaults,
     write_recipe,
 )
 
@@ -450,6 +452,27 @@ def test_a_run_with_other_settings_is_refused():
         other.precision = "bfloat16"
         with pytest.warns(UserWarning, match="was computed in float32 and continues in bfloat16"):
             checkpoints.resume(other)
+
+
+# ../nbs/31_training.ipynb #2bdf16ae
+def test_settings_of_before_a_field_was_added_have_its_default():
+    nested = with_defaults({"a": {"x": 1}, "b": None, "new": [3]}, {"a": {"x": 0, "y": 2}, "b": {"z": 1}, "c": {"v": 5}})
+    assert nested == {"a": {"x": 1, "y": 2}, "b": None, "c": {"v": 5}, "new": [3]}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = a_trainer()
+        trainer.update()
+        path = Checkpoints(folder).save(trainer)
+        state = json.loads((path / "state.json").read_text())
+        del state["settings"]["training"]["chunk"], state["settings"]["model"]["band"]
+        (path / "state.json").write_text(json.dumps(state))
+        for chunk, message in ((0, None), (4, "training.chunk: saved 0, here 4")):
+            again = a_trainer(chunk=chunk)
+            if message is None:
+                read_state(again, path)
+                assert_same(everything(again), everything(trainer))
+            else:
+                with pytest.raises(ValueError, match=message):
+                    read_state(again, path)
 
 
 # ../nbs/31_training.ipynb #5a001047
