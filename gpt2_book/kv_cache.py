@@ -396,8 +396,8 @@ class CachedLogits:
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
-        if compile:  # the loop reads rows, and a mapped file has columns
-            for p in model.parameters():
+        for p in model.parameters():  # two ways that read rows, and a mapped file has columns
+            if compile or (p.element_size() == 2 and p.device.type == "cpu"):
                 p.data = p.data.contiguous()
         self.model, self.compile, self.chunk, self.cache = twin(model), compile, chunk, None
 

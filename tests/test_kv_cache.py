@@ -278,6 +278,9 @@ def test_a_twin_shares_the_weights_and_leaves_the_model_alone():
     assert CachedLogits(model).model.transformer.h[0].mlp.c_fc.weight.T.is_contiguous()  # left as it is
     assert CachedLogits(model, compile=True).model.transformer.h[0].mlp.c_fc.weight is matrix
     assert matrix.is_contiguous() and torch.equal(matrix, expected)
+    matrix.data = matrix.data.T.contiguous().T.bfloat16()
+    assert not matrix.is_contiguous() and CachedLogits(model).model.transformer.h[0].mlp.c_fc.weight.is_contiguous()
+    assert torch.equal(matrix, expected.bfloat16())
 
 
 # ../nbs/23_kv_cache.ipynb #8a83a0b2
