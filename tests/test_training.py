@@ -473,6 +473,15 @@ def test_settings_of_before_a_field_was_added_have_its_default():
             else:
                 with pytest.raises(ValueError, match=message):
                     read_state(again, path)
+        run = Path(folder, "run")
+        write_recipe(Recipe(), run)
+        Checkpoints(run / "checkpoints").save(trainer)
+        recipe = json.loads((run / "config.json").read_text())
+        del recipe["training"]["chunk"], recipe["model"]["band"]
+        (run / "config.json").write_text(json.dumps(recipe))
+        with pytest.raises(ValueError, match=r"other settings \(training.chunk: saved 0, here 4\)"):
+            write_recipe(Recipe(training=replace(Recipe().training, chunk=4)), run)
+        write_recipe(Recipe(), run)
 
 
 # ../nbs/31_training.ipynb #5a001047

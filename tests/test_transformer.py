@@ -511,6 +511,31 @@ def number_rows():
 SMALL = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 262, "device": "cpu", "block_size": 16}
 
 
+def test_each_pass_and_each_restart_asks_for_another_order(tmp_path, monkeypatch):
+    import gpt2_book.transformer as module
+
+    class Stream(list):
+        epochs = []
+
+        def set_epoch(self, epoch):
+            self.epochs.append(epoch)
+
+    pairs = wmt_pairs(rows=(stream := Stream(number_rows())))
+    assert list(pairs) == list(pairs) and stream.epochs == [0, 1]
+    seeds = []
+
+    def watched(*, rows, seed):
+        seeds.append(seed)
+        return wmt_pairs(rows=rows, seed=seed)
+
+    monkeypatch.setattr(module, "wmt_pairs", watched)
+    recipe = TranslationRecipe(steps=2, batch_size=16, max_length=16, warmup_steps=3, seed=7)
+    for steps in (2, 4):
+        how = {"recipe": TranslationRecipe(**vars(recipe) | {"steps": steps}), "save_every": 2}
+        train_wmt(tmp_path, rows=number_rows(), **how, **SMALL)
+    assert seeds == [7, 7, 9], "for the vocabulary, from the start, and from step 2 on"
+
+
 def test_the_run_on_wmt_is_continued_where_it_stopped(tmp_path):
     recipe = TranslationRecipe(steps=6, batch_size=16, max_tokens=100, max_length=16, warmup_steps=3)
     rows = number_rows()
