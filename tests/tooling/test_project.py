@@ -99,17 +99,42 @@ def test_every_exercise_has_a_solution_that_runs(name):
 def test_notebooks_install_the_package_where_it_is_missing(name):
     """In Colab the first cell that imports the package comes after one that installs it, the same in every chapter."""
     code = cells(name, "code")
-    uses = next(
-        (i for i, s in enumerate(code) if re.search(rf"^\s*(import|from) {PROJECT.package}\b", s, re.MULTILINE)), None
-    )
-    if uses is None:
-        pytest.skip("does not import the package")
-    package = PROJECT.package
-    install = (
-        f'#| hide\nimport importlib.util\nif importlib.util.find_spec("{package}") is None:\n'
-        f'    %pip install -q "{package}[notebook]"'
-    )
-    assert install in [re.sub(r"\n\n+", "\n", s) for s in code[:uses]]
+    uses = (i for i, s in enumerate(code) if re.search(rf"^\s*(import|from) {PROJECT.package}\b", s, re.MULTILINE))
+    assert installer() in code[: next(uses, len(code))]
+
+
+def installer() -> str:
+    """Return the cell of the first chapter that installs the package."""
+    return next(s for s in cells("00_quickstart", "code") if "find_spec" in s)
+
+
+@pytest.mark.parametrize(
+    "fails, asked", [([], 1), (["index"], 2), (["index", "repository"], 2)], ids=["index", "repository", "neither"]
+)
+def test_the_package_comes_from_the_index_or_else_from_the_repository(fails, asked, monkeypatch, capsys):
+    calls = []
+
+    def run(command):
+        calls.append(command)
+        place = "repository" if "git+" in command[-1] else "index"
+        return subprocess.CompletedProcess(command, int(place in fails))
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("subprocess.run", run)
+    if len(fails) == 2:
+        with pytest.raises(RuntimeError, match="could not be installed"):
+            exec(installer(), {})
+    else:
+        exec(installer(), {})
+    assert [c[:5] for c in calls] == [[sys.executable, "-m", "pip", "install", "-q"]] * asked
+    wanted = [f"{PROJECT.package}[notebook]", f"{PROJECT.package}[notebook] @ git+{SETTINGS['git_url']}"][:asked]
+    assert [c[-1] for c in calls] == wanted
+    assert all(w in capsys.readouterr().out for w in wanted[-1:])  # it says what it does
+
+
+def test_an_installed_package_is_left_alone(monkeypatch):
+    monkeypatch.setattr("subprocess.run", lambda command: pytest.fail(f"ran {command}"))
+    exec(installer(), {})
 
 
 def code_lines(source: str, node: ast.AST) -> int:
