@@ -12,7 +12,9 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import warnings
+import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -32,16 +34,18 @@ from torch.overrides import TorchFunctionMode
 from .tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
 
 # %% auto #0
-__all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED',
-           'GPT2_NAME', 'FLOATS', 'ATTENTIONS', 'TOLERANCES', 'PARAMETER', 'WEIGHT_FILE', 'our_name', 'turn',
-           'from_hub_config', 'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'ModelFiles',
-           'locate', 'Stored', 'read_header', 'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint',
-           'open_checkpoint', 'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus',
-           'activation_cause', 'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause',
-           'weight_pattern', 'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause',
-           'first_difference', 'all_or_nothing', 'bytes_of', 'split_shards', 'write_weights', 'byte_letters',
-           'merges_of', 'cutting', 'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges',
-           'read_tokenizer_json', 'load_tokenizer']
+__all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'OWN_TYPE', 'HUB_DROPOUTS', 'HUB_DEFAULTS',
+           'HUB_SUPPORTED', 'GPT2_NAME', 'SAVED', 'LISTED', 'WEIGHT_FILE', 'FLOATS', 'REPLACEABLE', 'ATTENTIONS',
+           'TOLERANCES', 'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config', 'beyond_hub',
+           'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'check_repository', 'hub_silence',
+           'no_folder', 'model_folder', 'unfinished', 'file_in', 'ModelFiles', 'locate', 'Stored', 'read_header',
+           'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint', 'open_checkpoint', 'own_weights_',
+           'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus', 'activation_cause',
+           'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause', 'weight_pattern',
+           'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause', 'first_difference',
+           'all_or_nothing', 'bytes_of', 'split_shards', 'write_weights', 'byte_letters', 'merges_of', 'cutting',
+           'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges', 'read_tokenizer_json',
+           'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -69,6 +73,7 @@ HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
 }  # fmt: skip
+OWN_TYPE = "gpt2_book"  # the model_type of what only this package computes, and the name of its files of weights
 HUB_DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
 HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
     "n_positions": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768, "layer_norm_epsilon": 1e-5,
@@ -81,12 +86,29 @@ HUB_SUPPORTED = {  # the values of the other fields that change the computation 
 }  # fmt: skip
 
 # %% ../nbs/21_pretrained.ipynb #20e584ce
+def from_own_config(own: Mapping) -> dict:
+    """Return the fields of ``GPTConfig`` from a ``config.json`` of :data:`OWN_TYPE`, where they go by our names.
+
+    Raises:
+        ValueError: naming each field that is missing, or that this version does not know.
+    """
+    fields = {field: value for field, value in own.items() if field not in ("model_type", "architectures")}
+    needed = {*HUB_FIELDS.values(), "dropout"}
+    if missing := sorted(needed - fields.keys()):
+        raise ValueError(f"config.json lacks {', '.join(missing)}")
+    if unknown := sorted(fields.keys() - needed - {"bias", "band"}):
+        raise ValueError(f"config.json has {', '.join(unknown)}, which this version of gpt2_book does not know")
+    return fields
+
+
 def from_hub_config(hub: Mapping) -> dict:
-    """Translate the content of a Hugging Face GPT-2 ``config.json`` into the fields of ``GPTConfig``.
+    """Translate the content of a GPT-2's ``config.json``, Hugging Face's or our own, into fields of ``GPTConfig``.
 
     Raises:
         ValueError: naming each field that describes another architecture or a variant that is not implemented.
     """
+    if hub.get("model_type") == OWN_TYPE:
+        return from_own_config(hub)
     full = HUB_DEFAULTS | {field: hub[field] for field in HUB_DEFAULTS if field in hub}
     wrong = [
         f"{field} = {hub[field]!r}, not {' or '.join(map(repr, supported))}"
@@ -103,6 +125,16 @@ def from_hub_config(hub: Mapping) -> dict:
     return {ours: full[theirs] for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates["embd_pdrop"]}
 
 # %% ../nbs/21_pretrained.ipynb #4d2afd66
+def beyond_hub(fields: Mapping) -> list[str]:
+    """Say, for each field of a ``GPTConfig`` that Hugging Face's GPT-2 cannot follow, what it is and why."""
+    found = []
+    if not fields["bias"]:
+        found.append("bias=False, where Hugging Face's GPT-2 always has biases")
+    if (band := fields.get("band")) is not None:
+        found.append(f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens")
+    return found
+
+
 def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     """Translate the fields of ``GPTConfig`` into the content of a Hugging Face GPT-2 ``config.json``.
 
@@ -110,10 +142,10 @@ def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
         end_of_text: the token that ends a text. GPT-2's own, 50256, where the vocabulary has it and none is given.
 
     Raises:
-        ValueError: when the model has no biases, which Hugging Face's GPT-2 cannot do without.
+        ValueError: naming what Hugging Face's GPT-2 cannot express.
     """
-    if not fields["bias"]:
-        raise ValueError("bias=False cannot be written: Hugging Face's GPT-2 always has biases")
+    if beyond := beyond_hub(fields):
+        raise ValueError(f"Hugging Face's format for GPT-2 cannot express the model: {'; '.join(beyond)}")
     if end_of_text is None and fields["vocab_size"] > 50256:
         end_of_text = 50256
     hub = {field: supported[0] for field, supported in HUB_SUPPORTED.items() if supported[0] is not None}
@@ -149,36 +181,138 @@ def hub_errors() -> tuple[type[Exception], ...]:
     http = errors.HfHubHTTPError.__bases__  # with the errors of the HTTP library that this version is built on
     return (errors.HFValidationError, errors.HfHubHTTPError, *http, OSError)
 
+
+def check_repository(repository: str, name: str) -> str:
+    """Return the name of a repository, unless no repository can have it.
+
+    Raises:
+        FileNotFoundError: when the hub does not allow the name.
+    """
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError:
+        models = ", ".join(embedded_models())
+        why = f"no embedded model ({models}), no folder, and no name on the hub: those are 'name' or 'owner/name'"
+        raise FileNotFoundError(f"{name!r} is {why}") from None
+    return repository
+
+# %% ../nbs/21_pretrained.ipynb #9667c40a
+def hub_silence(seconds: float = 5.0) -> str:
+    """Return why the hub does not answer; nothing where it does, or where its library is told to stay offline.
+
+    The library itself asks six times, which takes half a minute. In a thread, since a name may be looked up for long.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=seconds)
+            found.append("")
+        except (*hub_errors(), ValueError, ImportError) as error:  # the last two: a proxy that is set up wrongly
+            found.append(str(error) or type(error).__name__)
+
+    if constants.HF_HUB_OFFLINE:
+        return ""
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else f"no answer within {seconds:g} seconds"
+
+# %% ../nbs/21_pretrained.ipynb #9ec2884b
+def no_folder(path: Path) -> str:
+    """Say what stands in the place of a model's folder."""
+    if path.is_file():
+        what = "a zip archive, to be unpacked first" if zipfile.is_zipfile(path) else "a file"
+    else:
+        what = "a link that leads nowhere" if path.is_symlink() else "neither a file nor a folder"
+    hint = f"; {path.parent} may be meant" if (path.parent / "config.json").is_file() else ""
+    return f"{path} is {what}; a model is a folder with config.json and model.safetensors{hint}"
+
+
+def model_folder(name: str | os.PathLike) -> Path | None:
+    """Return the folder that a name means, None where it can only be a repository of the hub.
+
+    Raises:
+        ValueError: when the name is empty.
+        FileNotFoundError: when it is a path, and there is nothing.
+        NotADirectoryError: when there is something else, a file for instance.
+    """
+    embedded, path = embedded_models(), Path(name)
+    if name == "":
+        raise ValueError("the name of the model is empty")
+    if isinstance(name, str) and name in embedded:
+        if path.is_dir():
+            warnings.warn(f"{name!r} is the model of the package; the folder here is './{name}'", stacklevel=2)
+        return embedded[name]
+    if path.is_dir():
+        return path
+    if os.path.lexists(path):
+        raise NotADirectoryError(no_folder(path))
+    if not isinstance(name, str) or re.match(r"\.{0,2}[/\\]|~|[A-Za-z]:", name):
+        raise FileNotFoundError(f"there is no folder {path}")
+    return None
+
+# %% ../nbs/21_pretrained.ipynb #ae4f8619
+SAVED, LISTED = ".saved", "files.json"
+WEIGHT_FILE = re.compile(rf"(model|{OWN_TYPE})(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+
+
+def unfinished(folder: Path) -> set[str]:
+    """Return the names of all files of a save that ended before each was in its place, none where there is no such."""
+    try:
+        names = set(json.loads((folder / SAVED / LISTED).read_text(encoding="utf8")))
+    except OSError:
+        return set()
+    return names if any((folder / SAVED / name).exists() for name in names) else set()
+
+
+def file_in(folder: Path, file: str) -> Path | None:
+    """Return the path of a model's file in its folder, or None; the new one, where a save did not end."""
+    if names := unfinished(folder):
+        if (path := folder / SAVED / file).is_file():
+            return path
+        if WEIGHT_FILE.fullmatch(file) and file not in names:
+            return None  # of what stood there before
+    return path if (path := folder / file).is_file() else None
+
 # %% ../nbs/21_pretrained.ipynb #bfd7af97
 class ModelFiles:
     """The files of one model: embedded, in a folder, or in one commit of a repository of the hub.
 
     Raises:
         FileNotFoundError: when ``name`` is none of the three, has no ``config.json``, or the hub cannot be reached.
+        NotADirectoryError: when it is a file.
     """
 
     def __init__(self, name: str | os.PathLike, *, revision: str | None = None) -> None:
-        self.name, self.revision, self.reason = str(name), revision, ""
-        folder = embedded_models().get(self.name, Path(name))
-        self.folder = folder if folder.is_dir() else None
-        self.repository = "" if self.folder else hub_repository(self.name, revision)
+        self.name, self.revision, self.reason = os.fspath(name), revision, ""
+        self.folder, self.repository, self.silence = model_folder(name), "", ""
+        if self.folder is None:
+            self.repository = check_repository(hub_repository(self.name, revision), self.name)
+            self.silence = hub_silence()
         self.revision = self.first("config.json").parent.name  # on the hub: the commit, for all other files
 
     def find(self, file: str) -> Path | None:
         """Return the path of ``file``, downloaded if need be, or None where the model has no such file."""
         if self.folder:
-            return path if (path := self.folder / file).is_file() else None
+            return file_in(self.folder, file)
         from huggingface_hub import errors, hf_hub_download
 
+        how = {"revision": self.revision, "local_files_only": bool(self.silence)}
         try:
-            return Path(hf_hub_download(self.repository, file, revision=self.revision))
+            return Path(hf_hub_download(self.repository, file, **how))
         except errors.LocalEntryNotFoundError as error:  # not in the cache, and no hub to ask
-            self.reason = str(error)
+            self.reason = f"says: {error}"
             return None
         except errors.EntryNotFoundError:
             return None
         except hub_errors() as error:
-            raise self.unknown(error) from error
+            raise self.unknown(f"says: {error}") from error
 
     def first(self, *files: str) -> Path:
         """Return the path of the first of ``files`` that there is."""
@@ -186,11 +320,13 @@ class ModelFiles:
             if path := self.find(file):
                 return path
         missing = f"{self.folder or self.repository} has no {' and no '.join(files)}"
-        raise FileNotFoundError(missing) if self.folder else self.unknown(self.reason or missing)
+        raise FileNotFoundError(missing) if self.folder else self.unknown(self.reason or f"says: {missing}")
 
-    def unknown(self, why: object) -> FileNotFoundError:
-        models, why = ", ".join(embedded_models()), " ".join(str(why).split())
-        return FileNotFoundError(f"{self.name!r} is no embedded model ({models}), no folder, and the hub says: {why}")
+    def unknown(self, why: str) -> FileNotFoundError:
+        models, why = ", ".join(embedded_models()), " ".join(why.split())
+        if self.silence:
+            why = f"cannot be reached: {self.silence}"
+        return FileNotFoundError(f"{self.name!r} is no embedded model ({models}), no folder, and the hub {why}")
 
 # %% ../nbs/21_pretrained.ipynb #27fa0b00
 def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
@@ -235,14 +371,17 @@ def read_header(file: Path) -> list[Stored]:
         raise ValueError(f"{file} ({size} bytes) is damaged or no safetensors file: {error}") from error
 
 # %% ../nbs/21_pretrained.ipynb #4c9af724
-def weight_files(files: ModelFiles) -> list[Path]:
+def weight_files(files: ModelFiles, stem: str = "model") -> list[Path]:
     """Return the safetensors files of a model: one, or the shards that its index names.
+
+    Args:
+        stem: how their names begin; other than ``model`` for what Hugging Face is not to find.
 
     Raises:
         FileNotFoundError: when one of them is missing.
         ValueError: when the index is damaged or names a file outside of the model's folder.
     """
-    first = files.first("model.safetensors", "model.safetensors.index.json")
+    first = files.first(f"{stem}.safetensors", f"{stem}.safetensors.index.json")
     if first.suffix != ".json":
         return [first]
     try:
@@ -305,6 +444,9 @@ def room(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str 
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 # %% ../nbs/21_pretrained.ipynb #400a011a
+REPLACEABLE = os.name != "nt"  # may a file be replaced that is mapped into memory?
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A GPT-2 in Hugging Face's format whose configuration is understood and whose weights are not read yet.
@@ -322,13 +464,14 @@ class Checkpoint:
         """Check all tensors against ``shapes``, then read them into memory of their own, a few at a time.
 
         Args:
-            mapped: where nothing is to be converted, leave all in their file, which must then stay as it is.
+            mapped: where nothing is to be converted, leave all in their file, which must then stay as it is. Not on
+                Windows, where no program could replace the file while the tensors live.
 
         Raises:
             ValueError: before any is read, naming each that does not fit.
         """
         check_tensors(self.stored, shapes)
-        same = torch.device(device).type == "cpu" and {FLOATS[t.dtype] for t in self.stored.values()} == {dtype}
+        same = REPLACEABLE and torch.device(device).type == "cpu" and {FLOATS[t.dtype] for t in self.stored.values()} == {dtype}
         if mapped and same:
             opened = {file: safe_open(file, framework="pt") for file in {t.file for t in self.stored.values()}}
             return {name: turn(t.key, opened[t.file].get_tensor(t.key)) for name, t in self.stored.items()}
@@ -362,13 +505,25 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
     except (ValueError, TypeError) as error:
         raise ValueError(f"{config} is damaged: {error}") from error
     fields, stored = from_hub_config(hub), {}
-    for tensor in (t for file in weight_files(files) for t in read_header(file)):
+    stem = OWN_TYPE if hub.get("model_type") == OWN_TYPE else "model"
+    for tensor in (t for file in weight_files(files, stem) for t in read_header(file)):
         if (ours := our_name(tensor.key)) in stored:
             other = stored[ours]
             raise ValueError(f"{tensor.key} in {tensor.file} and {other.key} in {other.file} are the same tensor")
         if ours is not None:
             stored[ours] = tensor
     return Checkpoint(fields | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])}, stored)
+
+# %% ../nbs/21_pretrained.ipynb #26b8998f
+@torch.no_grad()
+def own_weights_(model: nn.Module) -> nn.Module:
+    """Move the parameters of ``model``, in place, to memory of their own in which rows lie one after the other.
+
+    Mapped ones leave their file, which may then be written to; those that are shared stay shared.
+    """
+    for parameter in model.parameters():
+        parameter.data = room(tuple(parameter.shape), parameter.dtype, parameter.device).copy_(parameter)
+    return model
 
 # %% ../nbs/21_pretrained.ipynb #81fe10b7
 class NoDraws(TorchFunctionMode):

@@ -10,8 +10,10 @@ from gpt2_book.pretrained import (
     hub_repository,
     largest_gap,
     load_tokenizer,
+    locate,
     merges_of,
     our_name,
+    own_weights_,
     read_tokenizer_json,
     room,
     split_shards,
@@ -23,11 +25,14 @@ from gpt2_book.pretrained import (
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
+import zipfile
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,6 +41,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
+from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -177,9 +184,12 @@ def test_a_head_that_differs_is_not_tied_and_hugging_face_agrees(folder):
     assert not model.config.tie_weights
     assert torch.equal(model.transformer.wte.weight, tensors["transformer.wte.weight"])
     theirs = GPT2LMHeadModel.from_pretrained(folder)
-    if torch.equal(theirs.lm_head.weight, other):  # before version 5, it dropped the head
-        idx = torch.randint(37, (2, 20))
-        torch.testing.assert_close(model(idx)[0], theirs(idx).logits, rtol=0, atol=1e-5)
+    keeps = int(transformers.__version__.split(".")[0]) >= 5  # before, it dropped the head
+    assert torch.equal(theirs.lm_head.weight, other if keeps else tensors["transformer.wte.weight"])
+    idx = torch.randint(37, (2, 20))
+    with torch.no_grad():
+        theirs.lm_head.weight.set_(other.clone())
+    torch.testing.assert_close(model.double()(idx)[0], theirs.double()(idx).logits, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -251,6 +261,29 @@ def test_loading_holds_the_weights_once_and_in_memory_of_its_own(tmp_path):
 def test_loading_draws_no_weights_and_wakes_no_compiler():
     result = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True)
     assert result.stdout == "False\n", result.stderr
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_of_their_own_lie_in_rows_and_leave_their_file(tied, tmp_path):
+    random_reference(tie_word_embeddings=tied).save_pretrained(tmp_path)
+    mapped = GPT.from_pretrained(tmp_path)
+    before = {name: tensor.clone() for name, tensor in mapped.state_dict().items()}
+    parameters = dict(mapped.named_parameters())
+    assert not all(p.is_contiguous() for p in parameters.values())
+    assert own_weights_(mapped) is mapped
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(bytes(file.stat().st_size))
+    assert dict(mapped.named_parameters()) == parameters, "an optimizer would hold the old ones"
+    assert all(p.is_contiguous() and p.requires_grad for p in parameters.values())
+    assert (mapped.lm_head.weight is mapped.transformer.wte.weight) == tied
+    for name, tensor in mapped.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_where_a_mapped_file_cannot_be_replaced_weights_are_copied(folder):
+    with mock.patch("gpt2_book.pretrained.REPLACEABLE", False):
+        model = GPT.from_pretrained(folder)
+    assert all(p.is_contiguous() for p in model.parameters())
 
 
 def test_large_memory_is_writable_and_frees_itself():
@@ -329,6 +362,46 @@ def test_damaged_files_are_refused(folder):
     file.write_bytes(content)
     (folder / "config.json").write_text("{")
     assert "config.json is damaged" in refusal(folder)
+
+
+def test_a_path_means_a_folder_whatever_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved, tokenizer = our_copy(random_reference(vocab_size=300)), small_tokenizer()
+    saved.save_pretrained("shakespeare", tokenizer=tokenizer)
+    for name in (Path("./shakespeare"), "./shakespeare", os.path.abspath("shakespeare"), "shakespeare/"):
+        torch.testing.assert_close(GPT.from_pretrained(name).state_dict(), saved.state_dict(), rtol=0, atol=0)
+        assert load_tokenizer(name).ranks == tokenizer.ranks
+        assert locate(name).resolve() == tmp_path / "shakespeare"
+    with pytest.warns(UserWarning, match=r"'shakespeare' is the model of the package; the folder here is './shake"):
+        assert GPT.from_pretrained("shakespeare").config.vocab_size == 1024
+    saved.save_pretrained("gpt2", tokenizer=tokenizer)
+    assert load_tokenizer(Path("gpt2")).ranks == load_tokenizer("gpt2").ranks == tokenizer.ranks
+
+
+def test_what_is_no_folder_is_refused_at_once_and_no_hub_is_asked(folder):
+    file, loop, archive = folder / "model.safetensors", folder / "loop", folder / "model.zip"
+    with zipfile.ZipFile(archive, "w") as content:
+        content.writestr("config.json", "{}")
+    cases = {file: "is a file; a model is a folder", archive: "is a zip archive, to be unpacked first"}
+    with suppress(OSError):  # Windows asks for a privilege
+        loop.symlink_to(loop)
+        cases[loop] = "is a link that leads nowhere"
+    for path, words in cases.items():
+        for name in (path, str(path)):
+            for read in (GPT.from_pretrained, load_tokenizer, locate):
+                with mock.patch("huggingface_hub.utils.get_session", side_effect=AssertionError("asked the hub")):
+                    with pytest.raises(NotADirectoryError, match=words) as caught:
+                        read(name)
+                message = str(caught.value)
+                assert message.startswith(str(path)) and f"{folder} may be meant" in message and "\n" not in message
+    with mock.patch("huggingface_hub.utils.get_session", side_effect=AssertionError("asked the hub")):
+        for name in (folder / "none", "./none", "../none/x", "~/none", "C:\\none", Path("gpt2"), Path("a/b")):
+            with pytest.raises(FileNotFoundError, match="there is no folder"):
+                locate(name)
+        with pytest.raises(FileNotFoundError, match=r"no name on the hub: those are 'name' or 'owner/name'"):
+            locate("no/such/folder")
+        with pytest.raises(ValueError, match="is empty"):
+            locate("")
 
 
 def test_missing_files_are_named(folder):
@@ -630,6 +703,30 @@ def test_what_the_hub_does_not_have_is_one_clear_error(hub, folder):
     message = hub("nobody/tiny", revision="v1").stdout
     assert "nobody/tiny has no model.safetensors and no model.safetensors.index.json" in message
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line_within_seconds(hub):
+    with socket.socket() as closed, socket.socket() as silent:
+        for listener in (closed, silent):
+            listener.bind(("127.0.0.1", 0))
+        silent.listen()  # takes connections, and says nothing
+        ports = [listener.getsockname()[1] for listener in (closed, silent)]
+        closed.close()
+        for port in ports:
+            result = hub("nobody/tiny", HF_ENDPOINT=f"http://127.0.0.1:{port}", HF_HUB_OFFLINE="")
+            start = "'nobody/tiny' is no embedded model (shakespeare), no folder, and the hub cannot be reached: "
+            assert result.stdout.startswith(start) and result.stdout.count("\n") == 1, result.stdout
+            assert result.stderr == "", "no line for each of the library's attempts"
+
+
+def test_the_hub_is_asked_once_and_its_cache_searched_when_it_is_silent():
+    asked = []
+    with mock.patch("gpt2_book.pretrained.hub_silence", side_effect=lambda: asked.append(1) or "no route"):
+        with mock.patch("huggingface_hub.hf_hub_download", side_effect=LocalEntryNotFoundError("not there")) as download:
+            with pytest.raises(FileNotFoundError, match="the hub cannot be reached: no route$"):
+                GPT.from_pretrained("nobody/tiny")
+    assert len(asked) == 1
+    assert all(call.kwargs["local_files_only"] for call in download.call_args_list)
 
 
 def test_openais_models_are_found_under_both_names():
