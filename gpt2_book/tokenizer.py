@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import codecs
 import heapq
+import json
 import os
 import uuid
 from collections import Counter, defaultdict
@@ -22,7 +23,7 @@ import tiktoken
 # %% auto #0
 __all__ = ['GPT2_PATTERN', 'GPT2_SPECIAL', 'merge_pair', 'replace_surrogates', 'count_chunks', 'PairIndex', 'train_ranks',
            'merge_chunk', 'stream_text', 'check_ranks', 'BytePairEncoding', 'split_special', 'write_ranks',
-           'read_ranks', 'gpt2_ranks', 'Tokenizer']
+           'read_ranks', 'read_settings', 'gpt2_ranks', 'Tokenizer']
 
 # %% ../nbs/01_tokenization.ipynb #bcfb55fb
 def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -241,12 +242,24 @@ def split_special(text: str, special: Collection[str], allowed: Literal["all"] |
     return regex.split(f"({longest_first})", text) if names else [text]
 
 # %% ../nbs/01_tokenization.ipynb #9967bc8d
-def write_ranks(path: str | os.PathLike, ranks: Mapping[bytes, int]) -> None:
-    """Write ``ranks`` in the text format of tiktoken. A reader finds the old file or the new one, never a part."""
+def write_ranks(
+    path: str | os.PathLike[str],
+    ranks: Mapping[bytes, int],
+    *,
+    settings: Mapping[str, object] | None = None,
+) -> None:
+    """Write ``ranks`` in the text format of tiktoken.
+
+    A reader finds the old file or the new one, never a part.
+
+    Args:
+        settings: what a first line tells in JSON, which is not tiktoken's format any more.
+    """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    tokens = sorted(ranks, key=ranks.__getitem__)
-    lines = [base64.b64encode(token) + b" %d\n" % ranks[token] for token in tokens]
+    lines = [] if settings is None else [json.dumps(settings).encode() + b"\n"]
+    for token in sorted(ranks, key=ranks.__getitem__):
+        lines.append(base64.b64encode(token) + b" %d\n" % ranks[token])
     try:
         temporary.write_bytes(b"".join(lines))
         os.replace(temporary, path)
@@ -254,14 +267,18 @@ def write_ranks(path: str | os.PathLike, ranks: Mapping[bytes, int]) -> None:
         temporary.unlink(missing_ok=True)
 
 # %% ../nbs/01_tokenization.ipynb #5fc4fd14
-def read_ranks(path: str | os.PathLike) -> dict[bytes, int]:
+def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
     """Read a file with a token in base64 and its rank on each line, the text format of tiktoken.
+
+    A first line in braces holds settings (see :func:`read_settings`) and no rank.
 
     Raises:
         ValueError: naming the file and the line, rank or byte that is wrong.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        if number == 1 and line.startswith(b"{"):
+            continue
         try:
             encoded, rank = line.split()
             token = base64.b64decode(encoded, validate=True)
@@ -275,6 +292,29 @@ def read_ranks(path: str | os.PathLike) -> dict[bytes, int]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return ranks
+
+# %% ../nbs/01_tokenization.ipynb #5e7a1c02
+def read_settings(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], str]:
+    """Read the names of the special tokens, and the pattern, that go with a file of ranks.
+
+    A file that says nothing of them has GPT-2's.
+
+    Raises:
+        ValueError: naming the file, when it says what ``Tokenizer.save`` does not.
+    """
+    with open(path, "rb") as file:
+        line = file.readline()
+    if not line.startswith(b"{"):
+        return GPT2_SPECIAL, GPT2_PATTERN
+    try:
+        settings = json.loads(line)
+        names, pattern = settings["special_tokens"], settings["pattern"]
+        if isinstance(names, str) or not all(isinstance(s, str) for s in (*names, pattern)):
+            raise TypeError("names and a pattern are strings")
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"{line[:60]!r} does not give special tokens and a pattern"
+        raise ValueError(f"{path}, line 1: {found}") from error
+    return tuple(names), pattern
 
 # %% ../nbs/01_tokenization.ipynb #3f5ba9cf
 def gpt2_ranks() -> dict[bytes, int]:
@@ -326,19 +366,37 @@ class Tokenizer(BytePairEncoding):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike, *, special_tokens: Collection[str] = GPT2_SPECIAL, pattern: str = GPT2_PATTERN
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        special_tokens: Collection[str] | None = None,
+        pattern: str | None = None,
     ) -> Tokenizer:
-        """Load ranks from a file in tiktoken's text format; the special tokens take the ids that follow."""
-        return cls._named(read_ranks(path), special_tokens, pattern)
+        """Load what ``save`` has written, or any ranks in tiktoken's text format.
+
+        Args:
+            special_tokens: their names, for the ids after the ranks; by default the file's.
+            pattern: by default the file's. A file that names neither has GPT-2's.
+        """
+        names, cut = read_settings(path)
+        names = names if special_tokens is None else tuple(special_tokens)
+        return cls._named(read_ranks(path), names, cut if pattern is None else pattern)
 
     @classmethod
     def gpt2(cls) -> Tokenizer:
         """GPT-2's own tokenizer of 50,257 tokens, by way of tiktoken's cache."""
         return cls._named(gpt2_ranks(), GPT2_SPECIAL)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the ranks to a file in tiktoken's text format, all or nothing."""
-        write_ranks(path, self.ranks)
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokenizer to a file, all or nothing, in tiktoken's text format.
+
+        Where the special tokens or the pattern are not GPT-2's, they stand in a first line,
+        which tiktoken refuses.
+        """
+        names = sorted(self.special_tokens, key=self.special_tokens.__getitem__)
+        settings = {"special_tokens": names, "pattern": self.pattern}
+        usual = {"special_tokens": list(GPT2_SPECIAL), "pattern": GPT2_PATTERN}
+        write_ranks(path, self.ranks, settings=None if settings == usual else settings)
 
     def to_tiktoken(self, name: str = "gpt2_book") -> tiktoken.Encoding:
         """The same tokenizer as a ``tiktoken.Encoding``."""

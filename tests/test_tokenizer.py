@@ -8,6 +8,7 @@ from gpt2_book.tokenizer import (
     count_chunks,
     merge_chunk,
     read_ranks,
+    read_settings,
     stream_text,
     train_ranks,
     write_ranks,
@@ -153,14 +154,15 @@ def test_bad_files_are_refused_by_line():
 
 # ../nbs/01_tokenization.ipynb #dda249d1
 def test_interrupted_write_leaves_the_old_file():
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "ranks.tiktoken")
-        path.write_text("old")
-        with mock.patch("os.replace", side_effect=OSError("disk full")), pytest.raises(OSError):
-            write_ranks(path, {b"a": 0})
-        assert path.read_text() == "old" and [p.name for p in Path(folder).iterdir()] == ["ranks.tiktoken"]
-        write_ranks(path, {b"b": 1, b"a": 0})
-        assert path.read_text() == "YQ== 0\nYg== 1\n"
+    for reason in (OSError("disk full"), PermissionError("another program has it open")):  # the latter on Windows
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "ranks.tiktoken")
+            path.write_text("old")
+            with mock.patch("os.replace", side_effect=reason), pytest.raises(OSError, match=str(reason)):
+                write_ranks(path, {b"a": 0})
+            assert path.read_text() == "old" and [p.name for p in Path(folder).iterdir()] == ["ranks.tiktoken"]
+            write_ranks(path, {b"b": 1, b"a": 0})
+            assert path.read_bytes() == b"YQ== 0\nYg== 1\n"  # the same line ends on every system
 
 
 # ../nbs/01_tokenization.ipynb #4adbd9e6
@@ -201,10 +203,43 @@ def test_saved_tokenizer_comes_back():
         path = Path(folder, "ranks.tiktoken")
         tokenizer.save(path)
         loaded = Tokenizer.load(path)
-        assert load_tiktoken_bpe(str(path)) == tokenizer.ranks  # tiktoken reads our file
-    for copy in (loaded, pickle.loads(pickle.dumps(tokenizer))):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))  # as Windows ends its lines
+        converted = Tokenizer.load(path)
+        with mock.patch.dict("os.environ", {"TIKTOKEN_CACHE_DIR": folder}):  # tiktoken keeps copies, of local files too
+            assert load_tiktoken_bpe(str(path)) == tokenizer.ranks  # tiktoken reads our file
+    for copy in (loaded, converted, pickle.loads(pickle.dumps(tokenizer))):
         assert (copy.ranks, copy.special_tokens, copy.vocab_size) == (tokenizer.ranks, tokenizer.special_tokens, 300)
         assert copy.encode(WORDS) == tokenizer.encode(WORDS)
+
+
+# ../nbs/01_tokenization.ipynb #5e7a1c04
+def test_saved_tokenizer_keeps_its_special_tokens_and_its_pattern():
+    words = "(?x) \\s | \\S+  # a comment\n"
+    for how in ({"pattern": words}, {"special_tokens": ()}, {"special_tokens": ("<|päd|>", "<|endoftext|>")}):
+        tokenizer = Tokenizer.train(WORDS, 300, **how)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "ranks.tiktoken")
+            tokenizer.save(path)
+            loaded, asked = Tokenizer.load(path), Tokenizer.load(path, special_tokens=["<|x|>"], pattern=GPT2_PATTERN)
+            tokenizer.save(path)  # over what is there
+            assert read_settings(path) == (tuple(tokenizer.special_tokens), tokenizer.pattern)
+            write_ranks(path, tokenizer.ranks)  # a file as tiktoken has it says nothing of either
+            bare = Tokenizer.load(path)
+        assert loaded.special_tokens == tokenizer.special_tokens and loaded.pattern == tokenizer.pattern
+        assert loaded.ranks == tokenizer.ranks and loaded.encode(WORDS) == tokenizer.encode(WORDS)
+        assert [*asked.special_tokens] == ["<|x|>"] and asked.pattern == GPT2_PATTERN  # what is asked for comes first
+        assert [*bare.special_tokens] == ["<|endoftext|>"] and bare.pattern == GPT2_PATTERN
+
+
+# ../nbs/01_tokenization.ipynb #5e7a1c05
+def test_settings_of_a_file_are_refused_by_name():
+    for line in (b"{", b'{"pattern": "a"}', b'{"special_tokens": "ab", "pattern": "a"}', b'{"special_tokens": [], "pattern": 1}'):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "ranks.tiktoken")
+            write_ranks(path, {bytes([byte]): byte for byte in range(256)})
+            path.write_bytes(line + b"\n" + path.read_bytes())
+            with pytest.raises(ValueError, match="ranks.tiktoken, line 1: .* does not give special tokens and a pattern"):
+                Tokenizer.load(path)
 
 
 # ../nbs/01_tokenization.ipynb #3f40d8b7
