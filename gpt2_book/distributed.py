@@ -42,10 +42,10 @@ logger = logging.getLogger(__name__)
 
 # %% auto #0
 __all__ = ['logger', 'VARIABLES', 'JOURNAL', 'World', 'read_world', 'leave', 'process_group', 'rank_and_size', 'gathered',
-           'ring_all_reduce', 'shard_', 'spread', 'whole', 'ParallelTrainer', 'evaluate_together', 'whole_model',
-           'write_part', 'read_tensors', 'redealt', 'read_part', 'sums_of', 'damage_of', 'ShardedCheckpoints',
-           'any_rank', 'looked', 'share_of_machines', 'fit', 'run_recipe', 'fineweb_edu', 'skipped', 'encoded', 'cut',
-           'write_file', 'read_journal', 'stream_shards', 'document_shards']
+           'ring_all_reduce', 'contiguous_', 'shard_', 'spread', 'whole', 'ParallelTrainer', 'evaluate_together',
+           'whole_model', 'write_part', 'read_tensors', 'redealt', 'read_part', 'sums_of', 'damage_of',
+           'ShardedCheckpoints', 'any_rank', 'looked', 'share_of_machines', 'fit', 'run_recipe', 'fineweb_edu',
+           'skipped', 'encoded', 'cut', 'write_file', 'read_journal', 'stream_shards', 'document_shards']
 
 # %% ../nbs/33_scaling_out.ipynb #f611c8bc
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
@@ -156,22 +156,34 @@ def ring_all_reduce(tensor: Tensor) -> int:
     return sent
 
 # %% ../nbs/33_scaling_out.ipynb #617b83d7
+def contiguous_(module: nn.Module) -> None:
+    """Give each parameter memory in its own order, in place: loaded ones may be transposed views of a file."""
+    for p in module.parameters():
+        p.data = p.data.contiguous()
+
+
 def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     """Split the parameters of a module among all ranks, in place: each block is one group, all the rest another.
 
     Afterwards they are ``DTensor``, of which each rank holds its part. Only the module's own call puts them together.
+    The ranks' parts stay on the kind of device that the parameters are on.
 
     Raises:
         ImportError: when this PyTorch has no ``fully_shard`` that also averages over CPUs.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+
     try:
         from torch.distributed.fsdp import FSDPModule, fully_shard
     except ImportError:
         FSDPModule = None
     if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
         raise ImportError(f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
+    contiguous_(objective)  # a part is a run of rows
+    kind = next(objective.parameters()).device.type
+    mesh = init_device_mesh(kind, (dist.get_world_size(),))  # by default it were the accelerator's, where there is one
     for module in (*blocks, objective):
-        fully_shard(module)
+        fully_shard(module, mesh=mesh)
         if dist.get_backend() == "gloo":  # which has sums, and no averages
             module.set_force_sum_reduction_for_comms(True)
 
@@ -205,6 +217,7 @@ class ParallelTrainer(Trainer):
         if parallel not in ("ddp", "fsdp") or parallel == "fsdp" and self.scaler.is_enabled():
             given = f"{parallel!r} in {self.precision}"
             raise ValueError(f"parallel is ddp, or fsdp in float32 or bfloat16; not {given}")
+        contiguous_(model)
         for tensor in named_tensors(model).values():
             dist.broadcast(tensor.detach(), 0)
         self.objective = spread(self.objective, model, parallel)

@@ -4,7 +4,6 @@
 # ../nbs/33_scaling_out.ipynb #258ecdc3
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,8 @@ from gpt2_book.distributed import (
 )  # fmt: skip
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import Recipe, RunConfig, TrainConfig, Trainer, evaluate, named_tensors, read_log
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="process groups of Linux and macOS")
 
 RANKS = '''
 import json, sys, torch
@@ -113,6 +114,19 @@ def sent_in_one_update():
     return sum(sent)
 
 
+def loaded(folder):
+    """Train what was loaded: its blocks' matrices are transposed views of a file."""
+    found = {}
+    for parallel in ("ddp", "fsdp"):
+        torch.manual_seed(0)
+        model = GPT.from_pretrained(folder / "given", dtype=torch.float64)
+        views = sum(not p.is_contiguous() for p in model.parameters())
+        plan = TrainConfig(steps=3, warmup_steps=1, learning_rate=1e-2)
+        run = ParallelTrainer(model, loader(), plan, parallel=parallel)
+        found[parallel] = [views, [numbers(record) for record in run]]
+    return found
+
+
 def planted():
     summed, means, shared = (build(ParallelTrainer) for _ in range(3))
     summed.size = 1  # as if gradients were added up and not averaged, the other way round
@@ -145,6 +159,7 @@ def main(what, folder):
         if what == "train":
             found |= {parallel: train_and_save(folder, parallel, world) for parallel in ("ddp", "fsdp")}
             found |= {"sent": sent_in_one_update(), "planted": planted(), "refused": refusals()}
+            found["loaded"] = loaded(folder)
         else:
             for saved, parallel in (("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp")):
                 run = build(ParallelTrainer, seed=9, parallel=parallel)
@@ -160,16 +175,18 @@ if __name__ == "__main__":
 
 
 def launch(program, n, *args, agent=False, timeout=300):
-    """Run a program in n ranks, by torchrun or without its agent; return exit codes and what they said."""
+    """Run a program in n ranks, by torchrun or without its agent; return exit codes and what they said.
+
+    Without the agent the ranks meet at a store of this process, which keeps its port as long as they live.
+    """
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     how = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"] if agent else []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     jobs = []
     for rank in range(1 if agent else n):
         mine = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
-        mine |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        mine |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        mine |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 opens no other
         command = [sys.executable, *how, str(program), *map(str, args)]
         jobs.append(subprocess.Popen(command, env=env if agent else env | mine, stderr=subprocess.PIPE, text=True))
     try:
@@ -185,6 +202,9 @@ def launch(program, n, *args, agent=False, timeout=300):
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "ranks.py").write_text(RANKS)
+    torch.manual_seed(3)
+    given = GPT(GPTConfig(block_size=32, vocab_size=64, n_layer=2, n_head=2, n_embd=16)).double()
+    given.save_pretrained(folder / "given")
     codes, said = launch(folder / "ranks.py", 2, "train", folder)
     assert codes == [0, 0], said[-3000:]
     return folder, json.loads((folder / "train.json").read_text())
@@ -212,6 +232,16 @@ def test_two_ranks_train_as_one_process_does(two_ranks, one_process, parallel):
     weights = torch.load(folder / f"{parallel}.pt", weights_only=True)
     for name, tensor in named_tensors(run.model).items():
         torch.testing.assert_close(weights[name], tensor.detach(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_train_loaded_weights_as_one_process_does(two_ranks, one_process, parallel):
+    (folder, found), program = two_ranks, one_process[0]
+    model = GPT.from_pretrained(folder / "given", dtype=torch.float64)
+    run = Trainer(model, program["loader"](), TrainConfig(steps=3, warmup_steps=1, learning_rate=1e-2))
+    views, steps = found["loaded"][parallel]
+    assert views == 8  # else nothing is tested
+    close(steps, [program["numbers"](record) for record in run])
 
 
 def test_fsdp_ranks_hold_half_each(two_ranks):
@@ -343,13 +373,13 @@ def dying(trainer, folder):
 def asleep(trainer, folder):
     if trainer.rank == 1:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # or torchrun would kill it only 30 s later
-        time.sleep(100)
+        time.sleep(1000)
     write_part(trainer, folder)
 
 
 def main(folder, how, parallel):
     distributed.write_part = {"dies": dying, "hangs": asleep}.get(how, write_part)
-    limit = 8 if how == "hangs" else 60
+    limit = 15 if how == "hangs" else 60
     distributed.run_recipe(recipe, folder, parallel=parallel, progress=False, timeout=limit)
 
 
@@ -369,12 +399,9 @@ def job(tmp_path):
 
 
 def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, tmp_path):
-    import time
-
     program, recipe = job
-    start = time.monotonic()
     codes, said = launch(program, 2, tmp_path / "run", "dies", "fsdp", agent=True)
-    assert codes[0] != 0 and time.monotonic() - start < 100
+    assert codes[0] != 0
     assert "Signal 9 (SIGKILL)" in said and "rank 0 of 2 stops: RuntimeError" in said, said[-3000:]
     names = [path.name for path in (tmp_path / "run/checkpoints").iterdir()]
     assert "step-00000004" in names and "step-00000008" not in names
@@ -393,21 +420,16 @@ def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, t
 
 
 def test_a_rank_that_hangs_ends_the_job_when_the_time_is_up(job, tmp_path):
-    import time
-
-    start = time.monotonic()
     codes, said = launch(job[0], 2, tmp_path / "run", "hangs", "ddp", agent=True)
-    assert codes[0] != 0 and time.monotonic() - start < 90
+    assert codes[0] != 0  # rank 1 would have slept on
     assert "rank 0 of 2 stops" in said and "imed out" in said, said[-3000:]
 
 
 # ../nbs/33_scaling_out.ipynb #a62d1d81
 @pytest.fixture
 def one_rank(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    values = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    values = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    values["MASTER_PORT"] = "0"  # any that is free
     for name, value in values.items():
         monkeypatch.setenv(name, value)
 
@@ -416,10 +438,21 @@ def test_a_run_of_one_rank_is_the_plain_run(job, one_rank, tmp_path):
     run_recipe(job[1], tmp_path / "parallel", progress=False)
     training.run_recipe(job[1], tmp_path / "plain", progress=False)
     logs = [[e["loss"] for e in read_log(tmp_path / name)] for name in ("parallel", "plain")]
-    assert logs[0] == logs[1] and not dist.is_initialized()
+    close(*logs, 1e-4)
+    assert not dist.is_initialized()
     with pytest.raises(FileExistsError):
         run_recipe(job[1], tmp_path / "parallel", resume=False, progress=False)
     assert not dist.is_initialized() and rank_and_size() == (0, 1)
+
+
+def test_fsdp_stays_on_the_cpu_beside_a_gpu(one_rank, monkeypatch):
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))  # as on a machine with one
+    model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
+    with process_group(device="cpu"):
+        distributed.shard_(model, model.transformer.h)
+        kinds = {p.device_mesh.device_type for p in model.parameters()} | {p.device.type for p in model.parameters()}
+        model(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))[1].backward()
+    assert kinds == {"cpu"}
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(job, monkeypatch, tmp_path):

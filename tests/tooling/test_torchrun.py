@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SMALL = {
-    "batch_size": 4, "eval_batches": 2, "sample_tokens": 5,
+    "batch_size": 4, "eval_batches": 2, "sample_tokens": 5, "device": "cpu",  # a GPU's bfloat16 is not equal to 1e-4
     "model": {"vocab_size": 270, "n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 16, "dropout": 0.0},
     "training": {"steps": 6, "warmup_steps": 2}, "run": {"save_every": 3, "eval_every": 3},
 }  # fmt: skip
