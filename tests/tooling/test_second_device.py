@@ -9,7 +9,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def test_every_public_path_works_on_a_device_that_is_not_the_cpu():
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "on_second_device.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "second_device", "on_second_device.py"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     env["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), str(HERE)])
     done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=600)
