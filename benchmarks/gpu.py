@@ -1,0 +1,154 @@
+"""Everything that needs a GPU, in parts of at most eight minutes that can be run one by one and resumed.
+
+    python benchmarks/gpu.py                 every part that has not passed yet on this GPU with this package
+    python benchmarks/gpu.py --list          the parts, and which have passed
+    python benchmarks/gpu.py decode-float32 tests    these parts, also where they have passed
+
+Each part is a command of its own. What it says goes to `_build/gpu/PART.log`; whether it passed, and how long it took, to
+`results/gpu-NAME-OF-THE-GPU.json`, with the machine. The benchmarks among them add their figures to `results/decode-NAME.json`
+and `results/train-NAME.json`. Without a GPU this program says so and does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common import RESULTS, describe_machine, name_of, write_results
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "_build" / "gpu"
+LIMIT = 480  # seconds a part may take
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, in words for Python's interpreter, and the variables it needs."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> dict:
+        """Run it, keep what it says, and return whether and how it ended. What it started is stopped with it."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"} | self.environment
+        start, log = time.monotonic(), LOGS / f"{self.name}.log"
+        with open(log, "w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                [sys.executable, *self.command], cwd=ROOT, env=env, stdout=file, stderr=file, start_new_session=True
+            )
+            try:
+                code: int | None = process.wait(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        ended = f"stopped after {LIMIT} s" if code is None else f"exit {code}"
+        return {"passed": code == 0, "ended": ended, "seconds": round(time.monotonic() - start, 1),
+                "last_line": said[-1] if said else ""}  # fmt: skip
+
+
+def notebook_part(path: Path) -> Part:
+    """One chapter, executed from a fresh kernel: it uses the GPU by itself."""
+    program = (
+        "import sys; from pathlib import Path; import run_notebooks; "
+        f"problems = run_notebooks.execute([Path({str(path)!r})], Path({str(ROOT)!r}), jobs=1, prune=False); "
+        "print(*problems, sep='\\n'); sys.exit(bool(problems))"
+    )
+    return Part(
+        f"notebook-{path.stem}", ("-c", program), {"PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), str(ROOT)])}
+    )
+
+
+def all_parts() -> list[Part]:
+    """Return the parts, the quick and telling ones first."""
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
+    parts = [
+        Part("on-gpu", (*pytest, "tests/tooling/on_gpu.py")),
+        Part("paths", (*pytest, "tests/tooling/on_second_device.py"), {"GPT2_BOOK_TEST_DEVICE": "cuda"}),
+        Part("tests", (*pytest, "--ignore=tests/tooling", "-n", "4"), {"OMP_NUM_THREADS": "1"}),
+    ]
+    for dtype in ("bfloat16", "float16", "float32"):
+        for batch in ("1", "8"):
+            how = ("--dtype", dtype, "--batch", batch, "--save")
+            parts.append(Part(f"decode-{dtype}-{batch}", ("benchmarks/decode.py", *how)))
+    for precision in ("bfloat16", "float16"):
+        parts.append(Part(f"train-{precision}", ("benchmarks/train.py", "--precision", precision, "--save")))
+    notebooks = sorted((ROOT / "nbs").glob("*.ipynb"))
+    return parts + [notebook_part(path) for path in notebooks]
+
+
+def key() -> str:
+    """Hash what the parts depend on: the package and its libraries, the notebooks, tests and benchmarks."""
+    import hashlib
+
+    from run_notebooks import package_key
+
+    h = hashlib.sha256(package_key(ROOT).encode())
+    files = [*(ROOT / "nbs").glob("*.ipynb"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    for file in sorted(files):
+        h.update(file.read_bytes())
+    return h.hexdigest()[:16]
+
+
+def read(file: Path, current: str) -> dict:
+    """Return what has run for this state of the project, by part."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return kept["parts"] if kept["key"] == current else {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "parts", nargs="*", help="parts to run, whether or not they have passed; all that have not by default"
+    )
+    parser.add_argument("--list", action="store_true", help="write the parts and stop")
+    args = parser.parse_args()
+    parts = {part.name: part for part in all_parts()}
+    if unknown := [name for name in args.parts if name not in parts]:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}")
+    import torch
+
+    if not torch.cuda.is_available():
+        print("No GPU that PyTorch can use here, so there is nothing to do.")
+        return 0
+    machine, current = describe_machine("transformers"), key()
+    file = RESULTS / f"gpu-{name_of(machine)}.json"
+    done = read(file, current)
+    if args.list:
+        for name in parts:
+            print(f"{name:32} {'passed' if done.get(name, {}).get('passed') else 'to run'}")
+        return 0
+    for name in args.parts or [n for n in parts if not done.get(n, {}).get("passed")]:
+        print(f"{name:32} ", end="", flush=True)
+        done[name] = parts[name].run()
+        print("{ended}, {seconds} s: {last_line}".format(**done[name])[:140], flush=True)
+        write_results(file, {"machine": machine, "key": current, "parts": {n: done[n] for n in parts if n in done}})
+    failed = [name for name in parts if name in done and not done[name]["passed"]]
+    print(
+        f"{sum(p['passed'] for p in done.values())} of {len(parts)} parts passed on {machine['gpu']}; see {file.relative_to(ROOT)}"
+    )
+    if failed:
+        print(f"Failed: {', '.join(failed)}; what they said is in {LOGS.relative_to(ROOT)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
