@@ -14,9 +14,10 @@ import sysconfig
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, groupby, islice
+from contextlib import suppress
+from itertools import accumulate, chain, count, groupby, islice
 from math import prod
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import torch
@@ -170,14 +171,37 @@ def _write_whole(path: Path, data: bytes) -> None:
     os.replace(partial, path)
 
 
-def _write_files(tokens: Iterator[int], folder: Path, dtype: np.dtype, size: int) -> list[dict]:
+def _write_files(
+    tokens: Iterator[int], folder: Path, prefix: str, dtype: np.dtype, size: int
+) -> list[dict]:
     """Write the shards and return what the manifest says of each."""
-    shards = []
+    shards: list[dict] = []
     while (shard := np.fromiter(islice(tokens, size), dtype=dtype)).size:
-        name = f"{len(shards):05}.bin"
+        name = f"{prefix}{len(shards):05}.bin"
         _write_whole(folder / name, shard.tobytes())
         shards.append({"file": name, "count": shard.size, "crc32": zlib.crc32(shard)})
     return shards
+
+# %% ../nbs/02_data.ipynb #4f763852
+def _free_prefix(folder: Path) -> str:
+    """Return what the names of new shards begin with: nothing, or a number that no old name has."""
+    digits = "[0-9]" * 5
+    prefixes = chain([""], (f"{n}-" for n in count(1)))
+    return next(prefix for prefix in prefixes if not any(folder.glob(f"{prefix}{digits}*.bin")))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove shards that the manifest does not name: replaced ones, and what broken-off writing left."""
+    try:
+        named = {shard["file"] for shard in _read_manifest(folder)["shards"]}
+    except FileNotFoundError:
+        named = set()
+    except ValueError:
+        return  # it cannot be read, so nobody knows what it names
+    for path in folder.iterdir():
+        if re.fullmatch(r"(\d+-)?\d{5,}\.bin(\.partial)?", path.name) and path.name not in named:
+            with suppress(PermissionError):  # somebody has it open, and this is Windows
+                path.unlink()
 
 # %% ../nbs/02_data.ipynb #89df0265
 def write_shards(
@@ -194,7 +218,7 @@ def write_shards(
         tokens: the ids one after the other, read once; one shard at a time is held in memory.
         vocab_size: decides the type, uint16 or uint32; every id must be below it.
         shard_size: the number of tokens in each shard but the last.
-        overwrite: replace the folder's tokens, which are lost even if writing fails later.
+        overwrite: replace the folder's tokens, which stay until the new ones are complete.
 
     Raises:
         FileExistsError: when the folder holds tokens and ``overwrite`` is false.
@@ -207,13 +231,17 @@ def write_shards(
     if manifest.exists() and not overwrite:
         raise FileExistsError(f"{folder} holds tokens; pass overwrite=True to replace them")
     folder.mkdir(parents=True, exist_ok=True)
-    manifest.unlink(missing_ok=True)  # until a new one is written, the folder holds no tokens
-    shards = _write_files(_checked(tokens, vocab_size), folder, dtype, shard_size)
-    if not shards:
-        raise ValueError(f"there were no tokens to write to {folder}")
-    about = {"magic": MAGIC, "version": 1, "dtype": dtype.name, "vocab_size": vocab_size}
-    about |= {"count": sum(shard["count"] for shard in shards), "shards": shards}
-    _write_whole(manifest, json.dumps(about, indent=1).encode())
+    prefix = _free_prefix(folder) if manifest.exists() else ""
+    try:
+        checked = _checked(tokens, vocab_size)
+        shards = _write_files(checked, folder, prefix, dtype, shard_size)
+        if not shards:
+            raise ValueError(f"there were no tokens to write to {folder}")
+        about = {"magic": MAGIC, "version": 1, "dtype": dtype.name, "vocab_size": vocab_size}
+        about |= {"count": sum(shard["count"] for shard in shards), "shards": shards}
+        _write_whole(manifest, json.dumps(about, indent=1).encode())
+    finally:
+        _sweep(folder)
     return folder
 
 # %% ../nbs/02_data.ipynb #3c0b6fe4
@@ -223,6 +251,9 @@ def _check_manifest(about: dict) -> None:
         raise ValueError(f"it is {magic!r} version {version}, not {MAGIC!r} version 1")
     if dtype != token_dtype(about["vocab_size"]).name:
         raise ValueError(f"it says {dtype} for a vocabulary of {about['vocab_size']} tokens")
+    for name in (shard["file"] for shard in about["shards"]):
+        if name != PureWindowsPath(name).name or name in ("", ".", ".."):  # knows both / and \
+            raise ValueError(f"it names {name!r}, which is no file of this folder")
     total = sum(shard["count"] for shard in about["shards"])
     if not 0 < about["count"] == total:
         raise ValueError(f"it promises {about['count']} tokens, its shards add up to {total}")
@@ -241,19 +272,34 @@ def _read_manifest(folder: Path) -> dict:
     return about
 
 # %% ../nbs/02_data.ipynb #507530f4
-def _open_shard(path: Path, about: dict, dtype: np.dtype, *, verify: bool) -> np.ndarray:
-    """Map one shard into memory and compare it with what the manifest says about it."""
+def _open_shard(path: Path, about: dict, dtype: np.dtype) -> np.ndarray:
+    """Map one shard into memory, if its size is what the manifest says."""
     count, size = about["count"], about["count"] * dtype.itemsize
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, and {count} tokens with it")
     if (found := path.stat().st_size) != size:
         promised = f"the manifest promises {size} ({count} tokens of {dtype.name})"
         raise ValueError(f"{path} has {found} bytes, {promised}")
-    shard = np.memmap(path, dtype=dtype, mode="r")
-    if verify and (found := zlib.crc32(shard)) != about["crc32"]:
-        promised = f"the manifest promises {about['crc32']:08x}"
-        raise ValueError(f"{path} is corrupt: its checksum is {found:08x}, {promised}")
-    return shard
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _open_shards(folder: Path) -> tuple[dict, list[np.ndarray]]:
+    """Map all shards of a folder into memory; return them and the manifest that names them."""
+    about = _read_manifest(folder)
+    while True:
+        dtype = token_dtype(about["vocab_size"])
+        try:
+            return about, [_open_shard(folder / s["file"], s, dtype) for s in about["shards"]]
+        except FileNotFoundError:
+            before, about = about, _read_manifest(folder)
+            if about == before:  # else the tokens were replaced just now: begin again
+                raise
+
+
+def _verify(shard: np.ndarray, path: Path, promised: int) -> None:
+    if (found := zlib.crc32(shard)) != promised:
+        said = f"its checksum is {found:08x}, the manifest promises {promised:08x}"
+        raise ValueError(f"{path} is corrupt: {said}")
 
 # %% ../nbs/02_data.ipynb #f7006889
 class TokenShards:
@@ -269,13 +315,11 @@ class TokenShards:
     """
 
     def __init__(self, folder: str | Path, *, verify: bool = True) -> None:
-        about = _read_manifest(Path(folder))
+        about, self.shards = _open_shards(Path(folder))
         self.vocab_size: int = about["vocab_size"]
         self.dtype = token_dtype(self.vocab_size)
-        self.shards = [
-            _open_shard(Path(folder, shard["file"]), shard, self.dtype, verify=verify)
-            for shard in about["shards"]
-        ]
+        for shard, said in zip(self.shards, about["shards"]) if verify else ():
+            _verify(shard, Path(folder, said["file"]), said["crc32"])
         self.ends = list(accumulate(map(len, self.shards)))
 
     def __len__(self) -> int:

@@ -258,12 +258,12 @@ def test_out_of_range_tokens_and_empty_streams_are_refused():
 
 
 # ../nbs/02_data.ipynb #a4d3ee47
-def test_an_interrupted_writer_leaves_no_tokens_and_a_finished_one_is_not_overwritten():
+def test_an_interrupted_writer_leaves_what_was_there_before():
     def power_cut():
         yield from range(7)
         raise KeyboardInterrupt
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with pytest.raises(KeyboardInterrupt):
             write_shards(power_cut(), folder, vocab_size=10, shard_size=3)
         with pytest.raises(FileNotFoundError, match="not to the end"):
@@ -271,13 +271,52 @@ def test_an_interrupted_writer_leaves_no_tokens_and_a_finished_one_is_not_overwr
         write_shards([1, 2], folder, vocab_size=10)
         with pytest.raises(FileExistsError, match="overwrite=True"):
             write_shards([3], folder, vocab_size=10)
-        assert TokenShards(folder)[:].tolist() == [1, 2]
+        for bad, error in ((power_cut(), KeyboardInterrupt), ([1, 10], ValueError), ([], ValueError)):
+            with pytest.raises(error):
+                write_shards(bad, folder, vocab_size=10, shard_size=1, overwrite=True)
+            assert TokenShards(folder)[:].tolist() == [1, 2]
+            assert sorted(path.name for path in Path(folder).iterdir()) == ["00000.bin", "tokens.json"]
+
+
+# ../nbs/02_data.ipynb #065fed65
+def test_a_shard_that_is_open_on_windows_goes_at_the_next_writing():
+    def held_open(path, missing_ok=False):
+        raise PermissionError(f"{path} is used by another process")
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, pytest.MonkeyPatch.context() as patch:
+        write_shards([1, 2], folder, vocab_size=10, shard_size=1)
+        patch.setattr(Path, "unlink", held_open)
         write_shards([3], folder, vocab_size=10, overwrite=True)
-        assert TokenShards(folder)[:].tolist() == [3]
-        with pytest.raises(KeyboardInterrupt):
-            write_shards(power_cut(), folder, vocab_size=10, shard_size=3, overwrite=True)
-        with pytest.raises(FileNotFoundError, match="not to the end"):
-            TokenShards(folder)
+        assert TokenShards(folder)[:].tolist() == [3] and Path(folder, "00001.bin").exists()
+        patch.undo()
+        write_shards([4], folder, vocab_size=10, overwrite=True)
+        assert sorted(p.name for p in Path(folder).iterdir()) == ["2-00000.bin", "tokens.json"]
+
+
+# ../nbs/02_data.ipynb #e89ee615
+def test_overwriting_leaves_no_stale_shard_and_no_reader_between_old_and_new():
+    def files(folder):
+        return sorted(path.name for path in Path(folder).iterdir())
+
+    seen = []
+
+    def while_reading(folder):  # somebody opens the folder at every token that is written
+        for token in (7, 8, 9):
+            seen.append(TokenShards(folder)[:].tolist())
+            yield token
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder, "00009.bin").write_bytes(b"left by a writer that was killed")
+        Path(folder, "notes.bin").write_bytes(b"not ours")
+        write_shards(range(6), folder, vocab_size=10, shard_size=1)
+        assert files(folder) == [*(f"{i:05}.bin" for i in range(6)), "notes.bin", "tokens.json"]
+        before = TokenShards(folder)
+        write_shards(while_reading(folder), folder, vocab_size=10, shard_size=2, overwrite=True)
+        assert seen == [list(range(6))] * 3 and TokenShards(folder)[:].tolist() == [7, 8, 9]
+        assert before[:].tolist() == list(range(6))
+        assert files(folder) == ["1-00000.bin", "1-00001.bin", "notes.bin", "tokens.json"]
+        write_shards([4], folder, vocab_size=10, overwrite=True)
+        assert files(folder) == ["00000.bin", "notes.bin", "tokens.json"] and TokenShards(folder)[0] == 4
 
 
 # ../nbs/02_data.ipynb #f0e0a70f
@@ -314,7 +353,9 @@ def test_damaged_manifests_are_refused():
             ({"vocab_size": 70_000}, "uint16 for a vocabulary of 70000"),
             ({"count": 11}, "promises 11 tokens, its shards add up to 10"),
             ({"count": 0, "shards": []}, "promises 0 tokens"),
-            ({"shards": [{}]}, "cannot be used: KeyError: 'count'"),
+            ({"shards": [{}]}, "cannot be used: KeyError: 'file'"),
+            ({"shards": [{"file": "00000.bin"}]}, "cannot be used: KeyError: 'count'"),
+            ({"shards": [{"file": 3}]}, "cannot be used: TypeError"),
             ({"vocab_size": "ten"}, "cannot be used: TypeError"),
         ]:  # fmt: skip
             path.write_text(json.dumps(good | change))
@@ -324,6 +365,31 @@ def test_damaged_manifests_are_refused():
             path.write_text(text)
             with pytest.raises(ValueError, match="tokens.json cannot be used: "):
                 TokenShards(folder)
+
+
+# ../nbs/02_data.ipynb #6289cf61
+def test_a_manifest_cannot_name_files_of_other_folders():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        inside = Path(folder, "inside")
+        path = write_shards(range(10), inside, vocab_size=10) / MANIFEST
+        (inside / "00000.bin").rename(Path(folder, "x"))
+        good = path.read_text()
+        for name in ("../x", "..\\x", str(Path(folder, "x")), "C:x", "a/../../x", "..", ".", ""):
+            path.write_text(good.replace('"00000.bin"', json.dumps(name)))
+            with pytest.raises(ValueError, match="which is no file of this folder"):
+                TokenShards(inside)
+
+
+# ../nbs/02_data.ipynb #603d8395
+def test_a_reader_that_meets_a_writer_begins_again():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, pytest.MonkeyPatch.context() as patch:
+        write_shards([1, 2], folder, vocab_size=10)
+        old = (Path(folder) / MANIFEST).read_bytes()
+        write_shards([3, 4, 5], folder, vocab_size=10, overwrite=True)
+        new, read = (Path(folder) / MANIFEST).read_bytes(), Path.read_bytes
+        turns = iter([old])  # the manifest is replaced between its reading and the shards' opening
+        patch.setattr(Path, "read_bytes", lambda path: next(turns, None) or read(path))
+        assert TokenShards(folder)[:].tolist() == [3, 4, 5]
 
 
 # ../nbs/02_data.ipynb #8a2b1f1b

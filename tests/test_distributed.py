@@ -22,8 +22,6 @@ from gpt2_book.distributed import (
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import Recipe, RunConfig, TrainConfig, Trainer, evaluate, named_tensors, read_log
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="process groups of Linux and macOS")
-
 RANKS = '''
 import json, sys, torch
 import torch.distributed as dist
@@ -179,6 +177,8 @@ def launch(program, n, *args, agent=False, timeout=300):
 
     Without the agent the ranks meet at a store of this process, which keeps its port as long as they live.
     """
+    if os.name == "nt":
+        pytest.skip("process groups of Linux and macOS")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     how = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"] if agent else []
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -428,6 +428,8 @@ def test_a_rank_that_hangs_ends_the_job_when_the_time_is_up(job, tmp_path):
 # ../nbs/33_scaling_out.ipynb #a62d1d81
 @pytest.fixture
 def one_rank(monkeypatch):
+    if os.name == "nt":
+        pytest.skip("process groups of Linux and macOS")
     values = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     values["MASTER_PORT"] = "0"  # any that is free
     for name, value in values.items():
