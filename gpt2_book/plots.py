@@ -20,7 +20,7 @@ from matplotlib.image import AxesImage
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 # %% auto #0
-__all__ = ['COLORS', 'use_book_style', 'heatmap', 'recorded']
+__all__ = ['COLORS', 'use_book_style', 'heatmap', 'recorded', 'benchmark_results', 'machine_name']
 
 # %% ../nbs/91_figures.ipynb #516ecfbe
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F"]
@@ -136,3 +136,23 @@ def recorded(
     record = json.loads(file.read_text(encoding="utf-8"))
     print(f"Recorded on {record['date']} from {record['source']}, which is not at hand here.")
     return record["result"]
+
+# %% ../nbs/91_figures.ipynb #a3cc0820
+def benchmark_results(kind: str, *, folder: str | Path | None = None) -> list[dict]:
+    """Return the stored results of a benchmark, one entry for each machine, by the file's name.
+
+    Where only the package is installed and not the repository, there are none, and the page says so.
+
+    Args:
+        kind: the beginning of the files' names: ``"decode"``, ``"train"``, ``"load"`` or ``"gpu"``.
+        folder: where they are; by default ``benchmarks/results`` of the repository.
+    """
+    folder = Path(folder or Path(__file__).resolve().parents[1] / "benchmarks" / "results")
+    if not folder.is_dir():
+        print("The stored measurements are in the book's repository, which is not here.")
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"{kind}-*.json"))]
+
+
+def machine_name(machine: dict) -> str:
+    """Say in a few words what a stored result was measured on: its GPU, or its CPU and how many cores."""
+    return machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
