@@ -230,7 +230,7 @@ class ParallelTrainer(Trainer):
         counts = torch.stack([(y != -100).sum() for _, y in batches])
         sums = torch.stack([counts.sum(), counts.new_tensor(sum(x.numel() for x, _ in batches))])
         dist.all_reduce(sums)
-        shares, losses = counts.double() / sums[0], []
+        shares, losses = counts.double() / sums[0].clamp(min=1), []
         for i, (x, y) in enumerate(batches):
             with self.waiting() if i < len(batches) - 1 else nullcontext():
                 with autocast(self.device, self.precision):

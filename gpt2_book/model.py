@@ -180,7 +180,7 @@ class GPT(Generates, Saved, nn.Module):
     Shapes:
         idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not counted
         mask (B, S) bool, where S - T is the length of the cache
-        returns logits (B, T, V), and the mean loss in nats or None
+        returns logits (B, T, V), and the mean loss in nats or None; where nothing counts, it is 0, with zero gradients
 
     Raises:
         ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another shape.
@@ -234,7 +234,8 @@ class GPT(Generates, Saved, nn.Module):
             raise ValueError(
                 f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}"
             )
-        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0 where nothing counts
 
     def next_logits(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""

@@ -26,7 +26,7 @@ from typing import Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -42,14 +42,14 @@ from .tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'CONTINUES', 'choose_precision', 'autocast',
-           'TrainConfig', 'Loader', 'Step', 'Objective', 'share_of_mean', 'Trainer', 'train', 'evaluate',
-           'training_flops', 'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors',
+__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'CONTINUES', 'choose_precision', 'choose_device',
+           'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device', 'share_of_mean', 'Trainer', 'train',
+           'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors',
            'training_tensors', 'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of',
            'write_state', 'differences', 'with_defaults', 'check_settings', 'read_state', 'Checkpoints', 'RunConfig',
-           'read_log', 'tensorboard_writer', 'Log', 'stop_politely', 'measured', 'show', 'fit', 'absolute', 'typed',
-           'checked_settings', 'Recipe', 'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model',
-           'run_recipe']
+           'read_log', 'tensorboard_writer', 'Log', 'polite_signals', 'stop_politely', 'measured', 'progress_bar',
+           'show', 'fit', 'absolute', 'typed', 'checked_settings', 'Recipe', 'write_recipe', 'recipe_tokenizer',
+           'Ingredients', 'prepare', 'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -68,6 +68,21 @@ def choose_precision(wanted: str, device: torch.device | str) -> str:
         return "float32" if wanted == "auto" else wanted
     # torch.cuda.is_bf16_supported() also counts the emulation of older GPUs
     return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+
+
+def choose_device(wanted: str = "auto") -> torch.device:
+    """Return the device that is wanted, or for ``"auto"`` a GPU if there is one: CUDA's, or a Mac's by MPS.
+
+    Raises:
+        ValueError: when the device cannot be used here.
+    """
+    if wanted == "auto":
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else mps)
+    try:
+        return torch.zeros(1, device=wanted).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"the device {wanted!r} cannot be used: {str(error).partition('. ')[0]}") from error
 
 
 def autocast(device: torch.device, precision: str):
@@ -177,9 +192,17 @@ class Objective(nn.Module):
         return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk, compile=self.compiled)
 
 
+def to_device(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets on a device; a GPU copies them from pinned memory while the program goes on."""
+    if device.type != "cuda":
+        return batch[0].to(device), batch[1].to(device)
+    x, y = (t if t.device.type != "cpu" else t.pin_memory() for t in batch)
+    return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+
+
 def share_of_mean(objective: nn.Module, inputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
     """Return a batch's mean loss times its share of all targets: 0, with zero gradients, for a share of 0."""
-    targets = torch.where(share > 0, targets, 0)  # the mean over no target would be 0 / 0
+    targets = torch.where(share > 0, targets, 0)  # other models than ours give 0 / 0 for the mean over no target
     loss = objective(inputs, targets)
     return loss * share.to(loss.dtype)
 
@@ -190,7 +213,11 @@ class Trainer:
     Args:
         model: maps (B, T) tokens and targets to logits and the mean loss, like :class:`gpt2_book.model.GPT`; it is
             trained in place, on the device that it is on.
-        loader: gives ``config.accumulate`` batches for each update.
+        loader: gives ``config.accumulate`` batches for each update. One that has ``state_dict`` and ``load_state_dict``
+            is asked for the next update's while the device computes, and then set back: its state is always that of
+            the last update.
+
+    An update whose targets are all -100 has a loss of 0 and zero gradients, as the model itself has.
 
     Raises:
         FloatingPointError: from an update whose loss or gradient is not finite; the weights are those before it.
@@ -205,17 +232,36 @@ class Trainer:
         self.optimizer = config.optimizer(model)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.step = 0  # updates done
+        self._ahead: tuple = (None,) * 4  # a loader, its state, the batches after that, and its state after them
 
     def __iter__(self) -> Iterator[Step]:
         while self.step < self.config.steps:
             yield self.update()
 
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the inputs and targets of the next update, (B, T) each, on the model's device."""
+        (loader, before, batches, after), self._ahead = self._ahead, (None,) * 4
+        if loader is self.loader and before == loader.state_dict():
+            loader.load_state_dict(after)
+            return batches
+        return [to_device(self.loader.next_batch(), self.device) for _ in range(self.config.accumulate)]
+
+    def fetch_ahead(self) -> None:
+        """Fetch what :meth:`batches` returns next. The loader's state stays as it is."""
+        if self.step + 1 >= self.config.steps or not hasattr(loader := self.loader, "load_state_dict"):
+            return
+        before = loader.state_dict()
+        try:
+            self._ahead = loader, before, self.batches(), loader.state_dict()
+        finally:
+            loader.load_state_dict(before)
+
     def gradients(self) -> tuple[Tensor, int]:
         """Add up the gradients of one update; return its loss and how many tokens were read."""
-        batches = [self.loader.next_batch() for _ in range(self.config.accumulate)]
-        batches = [(x.to(self.device), y.to(self.device)) for x, y in batches]  # (B, T), (B, T)
-        counts, losses = torch.stack([(y != -100).sum() for _, y in batches]), []
-        for (x, y), share in zip(batches, counts.double() / counts.sum()):
+        batches, losses = self.batches(), []
+        counts = torch.stack([(y != -100).sum() for _, y in batches])
+        kind = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        for (x, y), share in zip(batches, counts.to(kind) / counts.sum().clamp(min=1)):
             with autocast(self.device, self.precision):
                 loss = share_of_mean(self.objective, x, y, share)
             self.scaler.scale(loss).backward()
@@ -234,7 +280,9 @@ class Trainer:
         loss, tokens = self.gradients()
         self.scaler.unscale_(self.optimizer)
         norm = self.clip()
-        loss, norm = torch.stack([loss, norm.to(loss)]).tolist()
+        measured = torch.stack([loss, norm.to(loss)])
+        self.fetch_ahead()  # while the device computes
+        loss, norm = measured.tolist()
         self._check(loss, norm, rate)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -331,6 +379,8 @@ def random_state() -> tuple[dict[str, Tensor], dict]:
     tensors = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    if torch.backends.mps.is_available():
+        tensors["random.mps"] = torch.mps.get_rng_state()
     name, keys, *rest = np.random.get_state()
     return tensors, {"python": random.getstate(), "numpy": [name, keys.tolist(), *rest]}
 
@@ -341,6 +391,8 @@ def set_random_state(tensors: Mapping[str, Tensor], lists: Mapping) -> None:
     for i in range(torch.cuda.device_count()):
         if (state := tensors.get(f"random.cuda.{i}")) is not None:
             torch.cuda.set_rng_state(state, i)
+    if "random.mps" in tensors and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(tensors["random.mps"])
     version, numbers, gauss = lists["python"]
     random.setstate((version, tuple(numbers), gauss))
     np.random.set_state(tuple(lists["numpy"]))
@@ -420,14 +472,22 @@ def check_sums(folder: Path) -> None:
 
 # %% ../nbs/31_training.ipynb #0807e581
 def whole_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Have ``fill`` write into a temporary folder, and give it its name when everything is on the disk."""
+    """Have ``fill`` write into a temporary folder, and give it its name when everything is on the disk.
+
+    Raises:
+        OSError: when it cannot be written, because the disk is full for example; nothing is left of it then.
+    """
     inside, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("writing", "replaced"))
     for left in (inside, aside):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    inside.mkdir(parents=True)
-    fill(inside)
-    for path in [*inside.iterdir(), inside]:
-        sync(path)
+    try:
+        inside.mkdir(parents=True)
+        fill(inside)
+        for path in [*inside.iterdir(), inside]:
+            sync(path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(inside, ignore_errors=True)
+        raise OSError(f"{folder} could not be written: {getattr(error, 'strerror', None) or error}") from error
     if folder.exists():
         os.replace(folder, aside)
     os.replace(inside, folder)
@@ -529,9 +589,17 @@ class Checkpoints:
         return sorted(found, key=lambda path: int(path.name[5:]))
 
     def save(self, trainer: Trainer) -> Path:
-        """Write a checkpoint, then remove the oldest ones; return its folder."""
+        """Write a checkpoint, then remove the oldest ones; return its folder.
+
+        Raises:
+            OSError: when it cannot be written; the ones before it remain.
+        """
         path = self.folder / f"step-{trainer.step:08}"
-        whole_folder(path, lambda inside: write_state(trainer, inside))
+        try:
+            whole_folder(path, lambda inside: write_state(trainer, inside))
+        except OSError as error:
+            last = self.all()[-1].name if self.all() else "none"
+            raise OSError(f"{error}; the last whole checkpoint is {last}") from error
         older = [p for p in self.all() if int(p.name[5:]) <= trainer.step]  # newer ones were damaged, or are not ours
         for old in older[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
@@ -616,9 +684,16 @@ class Log:
         self.file = self.path.open("a", encoding="utf8", buffering=1, newline="\n")  # every line at once
 
     def write(self, entry: Mapping) -> None:
-        """Add a line. A number that is not finite, which JSON does not have, becomes null."""
+        """Add a line. A number that is not finite, which JSON does not have, becomes null.
+
+        Raises:
+            OSError: when it cannot be written, because the disk is full for example.
+        """
         bad = {k for k, v in entry.items() if isinstance(v, float) and not math.isfinite(v)}
-        self.file.write(json.dumps({k: None if k in bad else v for k, v in entry.items()}) + "\n")
+        try:
+            self.file.write(json.dumps({k: None if k in bad else v for k, v in entry.items()}) + "\n")
+        except OSError as error:
+            raise OSError(f"{self.path} could not be written: {error.strerror}") from error
         for name, value in entry.items() if self.board else ():
             if isinstance(value, str):
                 self.board.add_text(name, value, entry["step"])
@@ -629,14 +704,23 @@ class Log:
         return self
 
     def __exit__(self, *error) -> None:
-        self.file.close()
+        with suppress(OSError):  # what could not be written has raised before
+            self.file.close()
         if self.board:
             self.board.close()
 
 # %% ../nbs/31_training.ipynb #084ddc07
+def polite_signals() -> list[signal.Signals]:
+    """Return the signals that ask this system's programs to end; SIGHUP not where it is ignored, as under ``nohup``."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    found = [number for name in names if (number := getattr(signal, name, None)) is not None]
+    hangup = getattr(signal, "SIGHUP", None)
+    return [n for n in found if n != hangup or signal.getsignal(n) != signal.SIG_IGN]
+
+
 @contextmanager
 def stop_politely() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT (Ctrl-C) or SIGTERM sets. The second SIGINT raises KeyboardInterrupt."""
+    """Yield an event that SIGINT (Ctrl-C), SIGTERM or SIGHUP sets. The second SIGINT raises KeyboardInterrupt."""
     asked = threading.Event()
 
     def ask(number, frame):
@@ -647,7 +731,7 @@ def stop_politely() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # Python gives signals to the main thread only
         yield asked
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in polite_signals()}
     try:
         yield asked
     finally:
@@ -675,37 +759,57 @@ def measured(
     return entry
 
 
-def show(bar: tqdm, entry: Mapping) -> None:
-    """Move a progress bar on by one step and show the numbers of its line in the log; write a sample above it."""
+@contextmanager
+def progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[tqdm]:
+    """Yield a bar of the updates, hidden by default where standard error is no terminal."""
+    bar = tqdm(total=trainer.config.steps, initial=trainer.step, unit="step", disable=hidden)
+    try:
+        yield bar
+    finally:
+        with suppress(OSError):  # the terminal may be gone
+            bar.close()
+
+
+def show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -> None:
+    """Move a progress bar on by one step and show the numbers of its line in the log; write evaluations above it.
+
+    Args:
+        say: takes the evaluations instead. An output that is closed or full does not end a run.
+    """
+    with suppress(OSError):
+        write = say or (None if bar.disable else bar.write)
+        if write and "held_out" in entry:
+            write(f"step {entry['step']}: loss {entry['loss']:.3f}, held-out loss {entry['held_out']:.3f}")
+        if write and "sample" in entry:
+            write(entry["sample"])
     shown = {"loss": f"{entry['loss']:.3f}", "lr": f"{entry['learning_rate']:.1e}"}
     shown["tokens/s"] = f"{entry['tokens_per_second']:,.0f}"
     if "mfu" in entry:
         shown["mfu"] = f"{entry['mfu']:.0%}"
-    if "held_out" in entry and not bar.disable:
-        bar.write(f"step {entry['step']}: held-out loss {entry['held_out']:.3f}")
-    if "sample" in entry and not bar.disable:
-        bar.write(entry["sample"])
-    bar.set_postfix(shown, refresh=False)
-    bar.update()
+    with suppress(OSError):
+        bar.set_postfix(shown, refresh=False)
+        bar.update()
 
 # %% ../nbs/31_training.ipynb #4b2233c1
 def fit(
     trainer: Trainer, folder: str | os.PathLike, run: RunConfig | None = None, *,
     held_out: Iterable[tuple[Tensor, Tensor]] = (), sample: Callable[[], str] | None = None,
-    resume: bool = True, progress: bool | None = None,
+    resume: bool = True, progress: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
-    """Train to the end, or until Ctrl-C, with a log and checkpoints in ``folder``; return the last checkpoint.
+    """Train to the end, or until a signal asks to stop, with a log and checkpoints in ``folder``; return the last checkpoint.
 
     Args:
         held_out: a list of batches for :func:`evaluate`.
         sample: returns a text for the log; it must not draw from the global random generators.
         resume: continue from the newest good checkpoint in ``folder``, if there is one.
         progress: show a progress bar; by default where standard error is a terminal.
+        say: is called with the text of each evaluation, which otherwise stands above the progress bar.
 
     Raises:
         FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
         ValueError: when they are of a run with other settings, or all damaged.
         FloatingPointError: when the loss is no longer a number; the checkpoints remain.
+        OSError: when a checkpoint or the log cannot be written; the checkpoints before remain.
     """
     run, folder = run or RunConfig(), Path(folder)
     checkpoints = Checkpoints(folder / "checkpoints", keep=run.keep)
@@ -714,14 +818,15 @@ def fit(
     path, steps = checkpoints.resume(trainer), trainer.config.steps
     flops = training_flops(trainer.model, getattr(trainer.loader, "block_size", None))
     share = flops / peak_flops(trainer.device, trainer.precision) if flops else None
-    bar = tqdm(total=steps, initial=trainer.step, unit="step", disable=None if progress is None else not progress)
-    with bar, stop_politely() as asked, Log(folder, step=trainer.step, tensorboard=run.tensorboard) as log:
+    bar = progress_bar(trainer, hidden=None if progress is None else not progress)
+    record_of = Log(folder, step=trainer.step, tensorboard=run.tensorboard)
+    with bar as shown, stop_politely() as asked, record_of as log:
         for record in trainer:
             log.write(entry := measured(trainer, record, run, share=share, held_out=held_out, sample=sample))
-            show(bar, entry)
             stop = asked.is_set() and trainer.step < steps
             if stop or trainer.step == steps or trainer.step % run.save_every == 0:
                 path = checkpoints.save(trainer)
+            show(shown, entry, say)
             if stop:
                 logger.warning("stopped after %d of %d steps; continue from %s", trainer.step, steps, path)
                 break

@@ -5,6 +5,7 @@ from gpt2_book.training import (
     Checkpoints,
     FILES,
     Log,
+    Objective,
     Recipe,
     RunConfig,
     SUMS,
@@ -12,15 +13,18 @@ from gpt2_book.training import (
     Trainer,
     check_sums,
     checked_settings,
+    choose_device,
     choose_precision,
     evaluate,
     fit,
     peak_flops,
+    polite_signals,
     prepare,
     random_state,
     read_log,
     read_state,
     run_recipe,
+    set_random_state,
     stop_politely,
     train,
     training_flops,
@@ -224,6 +228,31 @@ def test_accumulation_equals_one_large_batch():
             torch.testing.assert_close(tensor, ends[0][1][name], rtol=0, atol=1e-10)
 
 
+# ../nbs/31_training.ipynb #ae40d5ba
+def test_a_batch_without_targets_teaches_nothing():
+    inputs, targets = Repeat().batch
+    nothing = torch.full_like(targets, -100)
+    for chunk in (0, 7):
+        torch.manual_seed(0)
+        model = GPT(TINY)
+        loss = model(inputs, nothing)[1] if not chunk else Objective(model, chunk=chunk)(inputs, nothing)
+        loss.backward()
+        assert loss == 0 and all(p.grad is None or not p.grad.any() for p in model.parameters())
+        model.zero_grad()
+        loader = types.SimpleNamespace(next_batch=itertools.cycle([(inputs, nothing), (inputs, targets)]).__next__)
+        plan = TrainConfig(steps=2, warmup_steps=0, weight_decay=0.0, chunk=chunk)
+        trainer, before = Trainer(model, loader, plan), copy.deepcopy(model.state_dict())
+        assert (record := trainer.update()).loss == 0 == record.gradient_norm
+        assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+        assert trainer.update().loss > 1
+    for half in (inputs, nothing), (inputs, targets):  # beside a batch that counts, it changes nothing
+        loader = types.SimpleNamespace(next_batch=itertools.cycle([(inputs, targets), (inputs, nothing)]).__next__)
+    torch.manual_seed(0)
+    both = Trainer(GPT(TINY), loader, TrainConfig(steps=1, warmup_steps=0, accumulate=2)).update().loss
+    torch.manual_seed(0)
+    assert math.isclose(both, GPT(TINY)(inputs, targets)[1].item(), rel_tol=1e-6)
+
+
 # ../nbs/31_training.ipynb #e4768041
 def test_evaluation_leaves_no_trace():
     torch.manual_seed(0)
@@ -272,6 +301,50 @@ def test_the_precision_is_chosen_by_the_hardware():
     assert choose_precision("auto", "cpu") == "float32" != choose_precision("bfloat16", "cpu")
     with pytest.raises(ValueError, match="float8"):
         choose_precision("float8", "cpu")
+
+
+# ../nbs/31_training.ipynb #42457d84
+def test_training_needs_no_64_bit_numbers():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+
+    class Without64Bits(TorchDispatchMode):
+        "Like MPS, refuses float64."
+
+        def __torch_dispatch__(self, function, kinds, args=(), options=None):
+            result = function(*args, **(options or {}))
+            if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+                raise TypeError(f"{function}: this device has no float64")
+            return result
+
+
+    trainer, batch = a_trainer(steps=2), Repeat().batch
+    with Without64Bits():
+        with pytest.raises(TypeError, match="no float64"):
+            torch.ones(2).double()
+        losses = [record.loss for record in trainer]
+        value = evaluate(trainer.model, [tuple(t[:, :8] for t in batch)])
+    assert all(map(math.isfinite, [*losses, value]))
+    states = []
+    device = types.SimpleNamespace(get_rng_state=lambda: torch.arange(3), set_rng_state=states.append)
+    with mock.patch.object(torch, "mps", device), mock.patch("torch.backends.mps.is_available", return_value=True):
+        tensors, lists = random_state()
+        set_random_state(tensors, lists)
+    assert torch.equal(tensors["random.mps"], torch.arange(3)) and torch.equal(states[0], torch.arange(3))
+
+
+# ../nbs/31_training.ipynb #d12eb5dc
+def test_the_device_is_chosen_by_what_there_is():
+    for cuda, mps, chosen in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        with mock.patch("torch.cuda.is_available", return_value=cuda):
+            with mock.patch("torch.backends.mps.is_available", return_value=mps):
+                assert choose_device().type == choose_device("auto").type == chosen
+    assert choose_device("cpu") == torch.device("cpu")
+    for wrong in ("nowhere", "cuda:99", "xpu"):
+        with pytest.raises(ValueError, match=f"the device '{wrong}' cannot be used") as caught:
+            choose_device(wrong)
+        assert "\n" not in str(caught.value)
+    assert choose_precision("auto", "mps") == "float32"
 
 
 # ../nbs/31_training.ipynb #1afd3630
@@ -338,6 +411,46 @@ def test_resuming_is_exact_at_every_step():
             assert Checkpoints(folder).resume(second).name == f"step-{k:08}"
             assert losses + [record.loss for record in second] == records
             assert_same(everything(second), expected)
+
+
+# ../nbs/31_training.ipynb #e2647626
+def test_the_next_batches_are_fetched_while_the_device_computes():
+    class Slow(ShuffledLoader):
+        def next_batch(self):
+            events.append("fetch")
+            return super().next_batch()
+
+
+    def noted(what, original):
+        return lambda *args, **options: events.append(what) or original(*args, **options)
+
+
+    events, tokens = [], torch.randint(64, (500,), generator=torch.Generator().manual_seed(1))
+    trainer = a_trainer(steps=3)
+    trainer.loader, plain = Slow(tokens, 2, 8, seed=3), ShuffledLoader(tokens, 2, 8, seed=3)
+    trainer.optimizer.step = noted("step", trainer.optimizer.step)
+    with mock.patch("torch.nn.utils.clip_grad_norm_", noted("gradients", torch.nn.utils.clip_grad_norm_)):
+        for _ in trainer:
+            events.append("done")
+            plain.next_batch(), plain.next_batch()
+            assert trainer.loader.state_dict() == plain.state_dict(), "the state of the batches that were used"
+    assert events == ["fetch", "fetch"] + ["gradients", "fetch", "fetch", "step", "done"] * 2 + ["gradients", "step", "done"]
+
+    first, second, jumped = a_trainer(), a_trainer(), a_trainer()
+    for run in (first, second, jumped):
+        run.update()
+    second._ahead = (None,) * 4  # nothing was fetched ahead
+    for ahead, late in zip(first.batches(), second.batches()):
+        assert torch.equal(ahead[0], late[0]) and torch.equal(ahead[1], late[1])
+    assert first.loader.state_dict() == second.loader.state_dict()
+    jumped.loader.load_state_dict(a_trainer().loader.state_dict())  # somebody turns it back
+    inputs, _ = jumped.batches()[0]
+    assert torch.equal(inputs, a_trainer().loader.next_batch()[0])
+    first.loader = broken = a_trainer().loader
+    before = broken.state_dict()
+    with mock.patch.object(broken, "next_batch", side_effect=OSError("gone")), pytest.raises(OSError, match="gone"):
+        first.fetch_ahead()
+    assert broken.state_dict() == before
 
 
 # ../nbs/31_training.ipynb #00980b6b
@@ -502,6 +615,81 @@ def test_the_last_checkpoints_are_kept():
         assert tensors["optimizer.step.transformer.ln_f.weight"] == 12
 
 
+# ../nbs/31_training.ipynb #dff2e5c2
+FULL = """
+import sys, time, torch
+from gpt2_book import GPT, GPTConfig
+from gpt2_book.data import ShuffledLoader
+from gpt2_book.training import RunConfig, TrainConfig, Trainer, fit
+
+def trainer(steps):
+    model = GPT(GPTConfig(block_size=8, vocab_size=64, n_layer=1, n_head=2, n_embd=8))
+    return Trainer(model, ShuffledLoader(torch.arange(500) % 64, 2, 8), TrainConfig(steps=steps, warmup_steps=1))
+
+import resource
+for largest in (10**9, 3000):  # bytes that a file may have
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+    try:
+        fit(trainer(2), sys.argv[1] + "/" + str(largest), RunConfig(save_every=1))
+    except OSError as error:
+        print(error)
+"""
+
+CLOSED = """
+import sys, time, torch
+from gpt2_book import GPT, GPTConfig
+from gpt2_book.data import ShuffledLoader
+from gpt2_book.training import RunConfig, TrainConfig, Trainer, fit
+
+def trainer(steps):
+    model = GPT(GPTConfig(block_size=8, vocab_size=64, n_layer=1, n_head=2, n_embd=8))
+    return Trainer(model, ShuffledLoader(torch.arange(500) % 64, 2, 8), TrainConfig(steps=steps, warmup_steps=1))
+
+fit(trainer(10**6), sys.argv[1], RunConfig(eval_every=5, save_every=10**6), sample=lambda: time.sleep(0.01) or "a text")
+open(sys.argv[1] + "/after", "w").close()
+"""
+
+
+# ../nbs/31_training.ipynb #3883bf60
+def test_a_disk_that_is_really_full_is_one_line():
+    pytest.importorskip("resource", reason="this system has no limits")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stdout.splitlines()
+        assert "step-00000001 could not be written: " in line and line.endswith("the last whole checkpoint is none"), line
+        left = [path.name for path in Path(folder, "3000", "checkpoints").iterdir()]
+        assert left == [] and len(Checkpoints(Path(folder, "1000000000", "checkpoints")).all()) == 2
+
+
+# ../nbs/31_training.ipynb #b80f935f
+def test_a_full_disk_leaves_the_checkpoint_before():
+    full = OSError(28, "No space left on device")
+    for broken in ("save_file", "sync", "sha256"):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, checkpoints = a_trainer(), Checkpoints(folder)
+            with mock.patch.object(sys.modules[Checkpoints.__module__], broken, side_effect=full):
+                with pytest.raises(OSError, match="step-00000000 could not be written: No space .*whole checkpoint is none"):
+                    checkpoints.save(trainer)
+            trainer.update()
+            kept = checkpoints.save(trainer)
+            expected = copy.deepcopy(everything(trainer))
+            trainer.update()
+            with mock.patch.object(sys.modules[Checkpoints.__module__], broken, side_effect=full):
+                with pytest.raises(OSError) as caught:
+                    checkpoints.save(trainer)
+            message = str(caught.value)
+            assert message.endswith("No space left on device; the last whole checkpoint is step-00000001"), message
+            assert "\n" not in message and [path.name for path in Path(folder).iterdir()] == [kept.name]
+            checkpoints.resume(back := a_trainer())
+            assert_same(everything(back), expected)
+    with tempfile.TemporaryDirectory() as folder, Log(folder) as log:
+        log.file.close()
+        log.file = types.SimpleNamespace(write=mock.Mock(side_effect=full), close=mock.Mock(side_effect=full))
+        with pytest.raises(OSError, match="log.jsonl could not be written: No space left on device"):
+            log.write({"step": 0})
+
+
 # ../nbs/31_training.ipynb #73b119f1
 def test_control_c_stops_after_the_step_and_the_run_goes_on():
     whole = a_trainer()
@@ -530,6 +718,51 @@ def test_control_c_stops_after_the_step_and_the_run_goes_on():
             signal.raise_signal(signal.SIGINT)
 
 
+# ../nbs/31_training.ipynb #0a2de70d
+def test_a_terminal_that_is_closed_ends_the_run_with_a_checkpoint():
+    pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+    with tempfile.TemporaryDirectory() as folder:
+        terminal, inside = os.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLOSED, folder], stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(inside)
+        try:
+            said = b""
+            while b"a text" not in said:  # the terminal shows the bar and a sample
+                said += os.read(terminal, 1000)
+            os.close(terminal)  # the window is closed: SIGHUP, and nothing can be written any more
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+        (last,) = Checkpoints(Path(folder, "checkpoints")).all()
+        check_sums(last)
+        assert Path(folder, "after").exists() and read_log(folder)[-1]["step"] + 1 == int(last.name[5:])
+
+
+# ../nbs/31_training.ipynb #11d6b7ba
+def test_every_signal_that_asks_for_the_end_is_answered():
+    def stop_by(number):
+        with stop_politely() as asked:
+            signal.raise_signal(number)
+            return asked.is_set()
+
+
+    assert stop_by(signal.SIGTERM)
+    if hasattr(signal, "SIGHUP"):
+        assert stop_by(signal.SIGHUP)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        try:
+            assert not stop_by(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        with mock.patch.object(signal, "SIGHUP", new=None):  # as on Windows, which has another one
+            with mock.patch.object(signal, "SIGBREAK", signal.SIGUSR1, create=True):
+                assert [number.name for number in polite_signals()] == ["SIGINT", "SIGTERM", "SIGUSR1"]
+                assert stop_by(signal.SIGUSR1)
+
+
 # ../nbs/31_training.ipynb #e9fd8891
 def test_looking_does_not_change_the_run():
     with tempfile.TemporaryDirectory() as folder:
@@ -548,7 +781,7 @@ def test_looking_does_not_change_the_run():
     assert [entry["step"] for entry in a if "sample" in entry] == []
     assert {"step", "loss", "learning_rate", "gradient_norm", "tokens_per_second", "mfu"} == set(a[0])
     assert b[-1]["held_out"] == evaluate(watched.model, batches)
-    assert said.getvalue().count("text") == 6 and f"step 11: held-out loss {b[-1]['held_out']:.3f}" in said.getvalue()
+    assert said.getvalue().count("text") == 6 and f", held-out loss {b[-1]['held_out']:.3f}" in said.getvalue()
     assert "12/12" in bar.getvalue() and all(name in bar.getvalue() for name in ("loss=", "lr=", "tokens/s=", "mfu="))
 
 
