@@ -54,7 +54,9 @@ class Part:
                 code = None
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    os.killpg(process.pid, signal.SIGKILL) if hasattr(
+                        os, "killpg"
+                    ) else process.kill()  # Windows has no groups
                     process.wait()
         said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         ended = f"stopped after {LIMIT} s" if code is None else f"exit {code}"
@@ -64,14 +66,7 @@ class Part:
 
 def notebook_part(path: Path) -> Part:
     """One chapter, executed from a fresh kernel: it uses the GPU by itself."""
-    program = (
-        "import sys; from pathlib import Path; import run_notebooks; "
-        f"problems = run_notebooks.execute([Path({str(path)!r})], Path({str(ROOT)!r}), jobs=1, prune=False); "
-        "print(*problems, sep='\\n'); sys.exit(bool(problems))"
-    )
-    return Part(
-        f"notebook-{path.stem}", ("-c", program), {"PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), str(ROOT)])}
-    )
+    return Part(f"notebook-{path.stem}", ("tools/run_notebooks.py", f"nbs/{path.name}"))
 
 
 def all_parts() -> list[Part]:

@@ -1,5 +1,8 @@
 """Prepare and execute the book's notebooks: check the `#|` directives, turn them into what MyST-NB understands, run the
-cells, and keep the outputs for as long as neither the code cells nor the package change."""
+cells, and keep the outputs for as long as neither the code cells nor the package change.
+
+    python tools/run_notebooks.py nbs/11_attention.ipynb    run these notebooks, and say what is wrong with them
+"""
 
 from __future__ import annotations
 
@@ -339,3 +342,17 @@ def execute(
     if prune and not problems:
         store.prune(current)
     return problems
+
+
+if __name__ == "__main__":
+    import argparse
+
+    parser = argparse.ArgumentParser(description="Run notebooks from fresh kernels and say what is wrong with them.")
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    paths = parser.parse_args().notebooks
+    if missing := [str(path) for path in paths if not path.is_file()]:
+        parser.error(f"no such notebook: {', '.join(missing)}")
+    problems = execute(paths, Path(__file__).resolve().parent.parent, jobs=1, prune=False)
+    for problem in problems:
+        print(problem)
+    sys.exit(bool(problems))
