@@ -116,7 +116,17 @@ class CausalSelfAttention(nn.Module):
         self.resid_dropout = nn.Dropout(dropout)
         self.attend = F.scaled_dot_product_attention  # another kernel may take its place
 
+    def reset_parameters(self) -> None:
+        """Draw the weights of both layers anew, as `nn.Linear` does."""
+        self.c_attn.reset_parameters()
+        self.c_proj.reset_parameters()
+
+    def extra_repr(self) -> str:
+        """The heads and the dropout on their weights, for `print`."""
+        return f"n_head={self.n_head}, dropout={self.dropout}"
+
     def split_heads(self, z: torch.Tensor) -> torch.Tensor:
+        """Cut the channels into heads, (B, T, C) to (B, H, T, D)."""
         B, T, C = z.shape
         return z.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
 

@@ -54,6 +54,15 @@ class Block(nn.Module):
         self.ln_2 = LayerNorm(n_embd, bias=bias, eps=eps)
         self.mlp = MLP(n_embd, dropout=dropout, bias=bias)
 
+    def reset_parameters(self) -> None:
+        """Start all four parts anew."""
+        for part in (self.ln_1, self.attn, self.ln_2, self.mlp):
+            part.reset_parameters()
+
+    def extra_repr(self) -> str:
+        """Where the norms stand, for `print`."""
+        return f"norm={self.norm!r}"
+
     def forward(self, x: Tensor, *, mask: Tensor | None = None, cache=None) -> Tensor:
         attend = partial(self.attn, mask=mask, cache=cache)
         if self.norm == "pre":
@@ -95,6 +104,10 @@ class Stack(nn.Module):
         self.h = nn.ModuleList(Block(n_embd, n_head, norm=norm, **options) for _ in range(n_layer))
         final = {name: value for name, value in options.items() if name in ("bias", "eps")}
         self.ln_f = nn.Identity() if norm == "post" else LayerNorm(n_embd, **final)
+
+    def extra_repr(self) -> str:
+        """Where the norms stand, for `print`."""
+        return f"norm={self.norm!r}"
 
     def forward(self, x: Tensor) -> Tensor:
         if self.norm == "residual":

@@ -60,8 +60,10 @@ class ScaledEmbedding(nn.Embedding):
     """
 
     def reset_parameters(self) -> None:
+        """Draw the table anew, from N(0, 1/C)."""
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
         self._fill_padding_idx_with_zero()
 
     def forward(self, input: Tensor) -> Tensor:
+        """Look up `input`, any shape, to that shape and C, and multiply by the root of C."""
         return super().forward(input) * math.sqrt(self.embedding_dim)  # (..., C)

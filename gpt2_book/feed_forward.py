@@ -37,7 +37,13 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * n_embd, n_embd, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
+    def reset_parameters(self) -> None:
+        """Draw the weights of both layers anew, as `nn.Linear` does."""
+        self.c_fc.reset_parameters()
+        self.c_proj.reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
+        """Map every position alone, (..., C) to (..., C)."""
         hidden = F.gelu(self.c_fc(x), approximate="tanh")  # (..., 4C)
         return self.dropout(self.c_proj(hidden))  # (..., C)
 
@@ -63,13 +69,20 @@ class Conv1D(nn.Module):
         super().__init__()
         self.nf, self.nx = nf, nx
         self.weight = nn.Parameter(torch.empty(nx, nf))
-        self.bias = nn.Parameter(torch.zeros(nf))
+        self.bias = nn.Parameter(torch.empty(nf))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight as GPT-2 does, from N(0, 0.02), and make the bias zero."""
         nn.init.normal_(self.weight, std=0.02)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer, (..., nx) to (..., nf)."""
         if x.shape[-1] != self.nx:
             raise ValueError(f"Conv1D(nf={self.nf}, nx={self.nx}) takes {self.nx} input features, got {x.shape[-1]}")
         return F.linear(x, self.weight.T, self.bias)  # (..., nf)
 
     def extra_repr(self) -> str:
+        """Both sizes, for `print`."""
         return f"nf={self.nf}, nx={self.nx}"

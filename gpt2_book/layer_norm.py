@@ -34,13 +34,22 @@ class LayerNorm(nn.Module):
         if n_embd < 1 or eps < 0:
             raise ValueError(f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and eps={eps}")
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(n_embd))
-        self.bias = nn.Parameter(torch.zeros(n_embd)) if bias else None
+        self.weight = nn.Parameter(torch.empty(n_embd))
+        self.bias = nn.Parameter(torch.empty(n_embd)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make every scale one and every shift zero, as at the start."""
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize `x`, (..., C) to (..., C)."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
+        """Sizes and options, for `print`."""
         return f"{len(self.weight)}, bias={self.bias is not None}, eps={self.eps}"
 
 # %% ../nbs/12_layer_norm.ipynb #3fa7aaad
@@ -66,10 +75,17 @@ class RMSNorm(nn.Module):
         if n_embd < 1 or eps < 0:
             raise ValueError(f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and eps={eps}")
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(n_embd))
+        self.weight = nn.Parameter(torch.empty(n_embd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make every scale one, as at the start."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize `x`, (..., C) to (..., C)."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
+        """Sizes and options, for `print`."""
         return f"{len(self.weight)}, eps={self.eps}"

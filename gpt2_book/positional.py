@@ -55,6 +55,14 @@ class SinusoidalPositionalEncoding(nn.Module):
             "table", sinusoidal_encoding(n_pos, n_embd, base=base), persistent=False
         )
 
+    def reset_parameters(self) -> None:
+        """Compute the table anew, in its place: after ``to_empty`` it holds anything."""
+        self.table.copy_(sinusoidal_encoding(*self.table.shape, base=self.base))
+
+    def extra_repr(self) -> str:
+        """The number of positions so far, the width and the base, for `print`."""
+        return f"{len(self.table)}, {self.table.shape[1]}, base={self.base:g}"
+
     def forward(self, positions: Tensor | int) -> Tensor:
         """Encode `positions`, or the first so many when it is a number.
 
@@ -86,16 +94,24 @@ class LearnedPositionalEncoding(nn.Embedding):
             positions (T,) or (B, T) int64, or the number T; returns (T, C) or (B, T, C).
 
         Raises:
-            ValueError: if more positions are asked for than there are vectors.
+            ValueError: if there are more positions than vectors, or one has none. A GPU does
+                not look at each: that would make it wait for the answer at every call.
         """
+        n = self.num_embeddings
         n_asked = positions.size(-1) if isinstance(positions, Tensor) else positions
-        if n_asked > self.num_embeddings:
-            raise ValueError(
-                f"asked for {n_asked} positions, but only {self.num_embeddings} are learned"
-            )
-        if isinstance(positions, Tensor):
+        if n_asked > n:
+            raise ValueError(f"asked for {n_asked} positions, but only {n} are learned")
+        if not isinstance(positions, Tensor):
+            return self.weight[:positions]  # (T, C)
+        if torch.compiler.is_compiling():
             return super().forward(positions)  # (T, C)
-        return self.weight[:positions]  # (T, C)
+        try:
+            return super().forward(positions)  # (T, C)
+        except IndexError:  # PyTorch's own names no number, and to look first would cost time
+            low, high = positions.min().item(), positions.max().item()
+            raise ValueError(
+                f"asked for positions {low} to {high}, but only 0 to {n - 1} are learned"
+            ) from None
 
 # %% ../nbs/10_positional_encoding.ipynb #18f5783c
 class NoPositionalEncoding(nn.Module):
@@ -108,6 +124,14 @@ class NoPositionalEncoding(nn.Module):
     def __init__(self, n_pos: int, n_embd: int):
         super().__init__()
         self.register_buffer("zero", torch.zeros(n_embd), persistent=False)
+
+    def reset_parameters(self) -> None:
+        """Write the zeros anew: after ``to_empty`` they are anything."""
+        self.zero.zero_()
+
+    def extra_repr(self) -> str:
+        """The width, for `print`."""
+        return f"{len(self.zero)}"
 
     def forward(self, positions: Tensor | int) -> Tensor:
         """Zeros for `positions`, or for so many of them when it is a number.

@@ -164,6 +164,20 @@ def test_shapes_names_and_errors():
             CausalSelfAttention(n_embd, n_head)
 
 
+# ../nbs/11_attention.ipynb #5e7a1c14
+def test_attention_prints_its_heads_and_starts_anew():
+    shown = repr(CausalSelfAttention(6, 2, dropout=0.1))
+    assert shown.startswith("CausalSelfAttention(\n  n_head=2, dropout=0.1\n  (c_attn): Linear(")
+    torch.manual_seed(0)
+    fresh = CausalSelfAttention(6, 2).state_dict()
+    with torch.device("meta"):
+        empty = CausalSelfAttention(6, 2)
+    empty.to_empty(device="cpu")
+    torch.manual_seed(0)
+    empty.reset_parameters()
+    assert_close(empty.state_dict(), fresh)
+
+
 # ../nbs/11_attention.ipynb #5506aac8
 def assert_same_function(ours, theirs, x, y, y_theirs, *, transposed=False):
     """Assert equal outputs and gradients; `theirs` maps our names to their parameters."""

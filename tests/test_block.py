@@ -170,6 +170,19 @@ def test_options_reach_the_parts():
     assert block.ln_1.eps == block.ln_2.eps == 1e-3
 
 
+# ../nbs/14_pre_vs_post_norm.ipynb #5e7a1c15
+def test_block_prints_its_placement_and_starts_anew():
+    assert repr(Block(8, 2, norm="post")).startswith("Block(\n  norm='post'\n  (ln_1): LayerNorm(8, ")
+    torch.manual_seed(0)
+    fresh = Block(8, 2).state_dict()
+    with torch.device("meta"):
+        empty = Block(8, 2)
+    empty.to_empty(device="cpu")
+    torch.manual_seed(0)
+    empty.reset_parameters()
+    assert_close(empty.state_dict(), fresh)
+
+
 # ../nbs/14_pre_vs_post_norm.ipynb #02f6dd89
 def test_stack_is_blocks_and_a_final_norm():
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -135,3 +135,18 @@ def test_conv1d_starts_as_gpt2_does():
     conv = Conv1D(400, 300)
     assert_close(conv.weight.std().item(), 0.02, rtol=0.02, atol=0)
     assert (conv.bias == 0).all()
+
+
+# ../nbs/13_feed_forward.ipynb #5e7a1c13
+def test_layers_print_themselves_and_start_anew():
+    assert repr(Conv1D(3, 5)) == "Conv1D(nf=3, nx=5)"
+    assert "(c_fc): Linear(in_features=4, out_features=16, bias=False)" in repr(MLP(4, bias=False))
+    for make in (lambda: MLP(6), lambda: Conv1D(4, 6)):
+        torch.manual_seed(0)
+        fresh = make().state_dict()
+        with torch.device("meta"):
+            empty = make()
+        empty.to_empty(device="cpu")
+        torch.manual_seed(0)
+        empty.reset_parameters()
+        assert_close(empty.state_dict(), fresh)

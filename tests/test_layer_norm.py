@@ -156,3 +156,16 @@ def test_norms_refuse_impossible_sizes_and_start_as_the_identity():
     assert_close(LayerNorm(8).bias.data, torch.zeros(8))
     assert list(LayerNorm(8).state_dict()) == ["weight", "bias"]
     assert list(LayerNorm(8, bias=False).state_dict()) == list(RMSNorm(8).state_dict()) == ["weight"]
+
+
+# ../nbs/12_layer_norm.ipynb #5e7a1c12
+def test_norms_print_themselves_and_start_anew():
+    assert repr(LayerNorm(8, bias=False)) == "LayerNorm(8, bias=False, eps=1e-05)"
+    assert repr(RMSNorm(8, eps=1e-3)) == "RMSNorm(8, eps=0.001)"
+    for norm in (LayerNorm, RMSNorm):
+        with torch.device("meta"):
+            empty = norm(8)
+        trained = random_parameters_(norm(8)).float()
+        for module in (empty.to_empty(device="cpu"), trained):
+            module.reset_parameters()
+            assert_close(module.state_dict(), norm(8).state_dict())

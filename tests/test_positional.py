@@ -124,6 +124,31 @@ def test_beyond_the_last_position():
             learned(asked)
 
 
+# ../nbs/10_positional_encoding.ipynb #5e7a1c10
+def test_a_position_beyond_the_last_is_named():
+    learned = LearnedPositionalEncoding(8, 6)
+    for wrong, span in ((torch.tensor([3, 8]), "3 to 8"), (torch.tensor([[-1], [2]]), "-1 to 2")):
+        with pytest.raises(ValueError, match=f"asked for positions {span}, but only 0 to 7 are"):
+            learned(wrong)
+        with pytest.raises(ValueError, match="asked for 9 positions, but only 8 are"):
+            learned(wrong.new_zeros(2, 9))
+    compiled = torch.compile(learned, backend="eager", fullgraph=True)
+    places = torch.tensor([[0, 7], [3, 3]])
+    torch.testing.assert_close(compiled(places), learned.weight[places])
+
+
+# ../nbs/10_positional_encoding.ipynb #5e7a1c11
+def test_encodings_print_themselves_and_start_anew():
+    kinds = (SinusoidalPositionalEncoding, LearnedPositionalEncoding, NoPositionalEncoding)
+    for kind, shown in zip(kinds, ("8, 6, base=10000", "8, 6", "6")):
+        assert repr(kind(8, 6)) == f"{kind.__name__}({shown})"
+        with torch.device("meta"):
+            module = kind(8, 6)
+        module.to_empty(device="cpu").reset_parameters()
+        if kind is not LearnedPositionalEncoding:  # whose vectors are random
+            torch.testing.assert_close(module(8), kind(8, 6)(8))
+
+
 # ../nbs/10_positional_encoding.ipynb #590676b4
 def test_learned_positions_get_gradients():
     learned = LearnedPositionalEncoding(4, 3)
