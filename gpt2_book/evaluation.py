@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from .tokenizer import Tokenizer
 
 # %% auto #0
-__all__ = ['Pair', 'Unit', 'window_starts', 'join_windows', 'evaluating', 'token_nats', 'window_losses', 'token_losses',
-           'loss_by_position', 'Estimate', 'mean_in_blocks', 'Evaluation', 'evaluate_text', 'split_pair', 'pad_pairs',
-           'completion_log_likelihoods', 'MultipleChoice', 'Answer', 'answer_questions', 'multiple_choice_accuracy',
-           'clean_hellaswag', 'read_hellaswag']
+__all__ = ['Pair', 'Unit', 'window_starts', 'join_windows', 'evaluating', 'token_nats', 'rows_at_once', 'window_losses',
+           'token_losses', 'loss_by_position', 'Estimate', 'mean_in_blocks', 'Evaluation', 'evaluate_text',
+           'split_pair', 'pad_pairs', 'completion_log_likelihoods', 'MultipleChoice', 'Answer', 'answer_questions',
+           'multiple_choice_accuracy', 'clean_hellaswag', 'read_hellaswag']
 
 # %% ../nbs/34_evaluation.ipynb #e62a9a0d
 def window_starts(n: int, block_size: int, stride: int) -> list[int]:
@@ -82,10 +82,19 @@ def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view(targets.shape).cpu().double()  # (B, T)
 
 
+def rows_at_once(model: nn.Module, batch_size: int, T: int) -> int:
+    """Return how many rows of ``T`` tokens, at most ``batch_size``, keep the logits below 256 MB, or one row."""
+    vocab_size = getattr(getattr(model, "config", None), "vocab_size", 1)
+    return max(1, min(batch_size, 2**26 // (T * vocab_size)))
+
+
 def window_losses(
     model: nn.Module, tokens: Tensor | Sequence[int], starts: Sequence[int], block_size: int, *, batch_size: int = 16
 ) -> Tensor:
     """Return the loss of every token in windows of ``block_size`` inputs, without dropout.
+
+    Args:
+        batch_size: the most windows at once; where their logits would take much memory, there are fewer.
 
     Shapes:
         tokens (N + 1,); returns (W, T) float64 on the CPU, in nats
@@ -93,7 +102,7 @@ def window_losses(
     rows = torch.as_tensor(tokens).cpu().long().unfold(0, block_size + 1, 1)  # (N + 1 - T, T + 1)
     losses = []
     with evaluating(model) as device:
-        for batch in torch.as_tensor(starts).split(batch_size):
+        for batch in torch.as_tensor(starts).split(rows_at_once(model, batch_size, block_size)):
             block = rows[batch].to(device)  # (B, T + 1)
             losses.append(token_nats(model(block[:, :-1])[0], block[:, 1:]))
     return torch.cat(losses)  # (W, T)
@@ -298,7 +307,9 @@ def completion_log_likelihoods(
         for start in range(0, len(pairs), batch_size):
             batch = order[start : start + batch_size]
             inputs, targets = (x.to(device) for x in pad_pairs([pairs[i] for i in batch], block_size))
-            found[batch] = -token_nats(model(inputs)[0], targets).sum(1)  # (B, T) -> (B,)
+            n = rows_at_once(model, batch_size, inputs.size(1))
+            nats = [token_nats(model(x)[0], y) for x, y in zip(inputs.split(n), targets.split(n))]
+            found[batch] = -torch.cat(nats).sum(1)  # (B, T) -> (B,)
     return found
 
 # %% ../nbs/34_evaluation.ipynb #e67625e2
