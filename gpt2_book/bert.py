@@ -72,13 +72,15 @@ class BertConfig:
             given = f"num_attention_heads = {self.num_attention_heads}"
             raise ValueError(f"hidden_size = {self.hidden_size} is not divisible by {given}")
         for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
-            if not 0 <= (getattr(self, field) or 0) < 1:
-                raise ValueError(f"{field} must be at least 0 and below 1, not {getattr(self, field)}")
+            value = getattr(self, field)
+            optional = value is None and field == "classifier_dropout"
+            if not optional and not (isinstance(value, (int, float)) and 0 <= value < 1):
+                raise ValueError(f"{field} must be at least 0 and below 1, not {value!r}")
         for field in ("layer_norm_eps", "initializer_range"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be above 0, not {getattr(self, field)}")
-        if not 0 <= (self.pad_token_id or 0) < self.vocab_size:
-            raise ValueError(f"pad_token_id = {self.pad_token_id} is not in a vocabulary of {self.vocab_size}")
+            if not isinstance(value := getattr(self, field), (int, float)) or not value > 0:
+                raise ValueError(f"{field} must be above 0, not {value!r}")
+        if (pad := self.pad_token_id) is not None and not (isinstance(pad, int) and 0 <= pad < self.vocab_size):
+            raise ValueError(f"pad_token_id = {pad!r} is not in a vocabulary of {self.vocab_size}")
 
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -524,8 +526,8 @@ def mask_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Choose tokens to guess; replace 80% of these by [MASK] and 10% by a random token, and keep 10%.
 
-    Each token is chosen for itself, so that the share holds on average. Special tokens and padding never are, and no
-    random token is special.
+    Each token is chosen for itself, so that the share holds on average; where none of a row is, the one that came
+    nearest is. Special tokens and padding never are, and no random token is special.
 
     Shapes:
         idx (B, T) int64; returns what the model reads, and the labels: the token where one was chosen, else -100
@@ -533,7 +535,7 @@ def mask_tokens(
     Raises:
         ValueError: when the share is not between 0 and 1, or a token out of range.
 
-    Source: Devlin et al. (2019), section 3.1 and appendix A.1.
+    Source: Devlin et al. (2019), section 3.1 and appendix A.1; at least one of each row as in their published code.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share must be above 0 and at most 1, not {share}")
@@ -543,8 +545,9 @@ def mask_tokens(
     ordinary = torch.arange(vocab_size)[~torch.isin(torch.arange(vocab_size), names)]  # (V - 4,)
     draw = torch.rand(2, *idx.shape, generator=generator)  # (2, B, T)
     other = ordinary[torch.randint(len(ordinary), idx.shape, generator=generator)].to(idx)  # (B, T)
-    chosen = (draw[0] < share).to(idx.device) & ~torch.isin(idx, names.to(idx))  # (B, T)
-    how = draw[1].to(idx.device)
+    score, how = draw.to(idx.device)  # 2 of (B, T)
+    score = score.masked_fill(torch.isin(idx, names.to(idx)), math.inf)  # (B, T)
+    chosen = (score < share) | ((score == score.amin(1, keepdim=True)) & (score < 1))  # (B, T)
     inputs = torch.where(chosen & (how < 0.8), special.mask, idx)
     inputs = torch.where(chosen & (how >= 0.9), other, inputs)
     return inputs, torch.where(chosen, idx, -100)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -185,10 +186,10 @@ class TransformerConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
         if self.n_embd % self.n_head or self.n_embd % 2:
             raise ValueError(f"n_embd = {self.n_embd} must be even, and divisible by n_head = {self.n_head}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout!r}")
         special = (self.pad, self.bos, self.eos)
-        if len(set(special)) < 3 or not all(0 <= i < self.vocab_size for i in special):
+        if len(set(special)) < 3 or not all(isinstance(i, int) and 0 <= i < self.vocab_size for i in special):
             below = f"three different numbers below vocab_size = {self.vocab_size}"
             raise ValueError(f"pad, bos and eos must be {below}, not {special}")
 
@@ -539,10 +540,20 @@ class TranslationTrainer:
         os.replace(partial, path)
 
     def load(self, path: str | os.PathLike) -> None:
-        """Go on where :meth:`save` was called. The pairs are read from their start again, in another order."""
-        tensors = load_file(path)
-        self.step = int(tensors.pop("step"))
+        """Go on where :meth:`save` was called. The pairs are read from their start again, in another order.
+
+        Raises:
+            ValueError: when the file is damaged or no such run, or its model has another shape; nothing is changed then.
+        """
+        try:
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+        if "step" not in tensors:
+            raise ValueError(f"{path} holds no run of a TranslationTrainer: it has no step")
+        step = int(tensors.pop("step"))
         set_training_tensors(self, tensors)
+        self.step = step
 
 # %% ../nbs/41_encoder_decoder.ipynb #be0fb93d
 class _Reader:

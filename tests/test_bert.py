@@ -69,6 +69,10 @@ def test_wrong_shapes_of_a_bert_are_refused():
         ({"vocab_size": 10, "pad_token_id": 10}, "pad_token_id = 10 is not in a vocabulary of 10"),
         ({"classifier_dropout": 1.0}, "classifier_dropout must be at least 0 and below 1, not 1.0"),
         ({"layer_norm_eps": 0}, "layer_norm_eps must be above 0, not 0"),
+        ({"initializer_range": None}, "initializer_range must be above 0, not None"),
+        ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob must be at least 0 and below 1, not '0.1'"),
+        ({"hidden_dropout_prob": None}, "hidden_dropout_prob must be at least 0 and below 1, not None"),
+        ({"pad_token_id": "[PAD]"}, r"pad_token_id = '\[PAD\]' is not in a vocabulary of 30522"),
     ):
         with pytest.raises(ValueError, match=message):
             BertConfig(**how)
@@ -180,6 +184,7 @@ def test_checkpoints_that_are_another_model_are_refused():
             ({"hidden_act": "gelu_new"}, {}, "hidden_act = 'gelu_new', not 'gelu' or 'gelu_python'"),
             ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type = 'relative_key'"),
             ({"hidden_size": 24}, {}, "word_embeddings.weight is (53, 21), but config.json makes it (53, 24)"),
+            ({"layer_norm_eps": None}, {}, "layer_norm_eps must be above 0, not None"),
             ({"num_hidden_layers": 2}, {}, "encoder.layer.2.attention.self.query.weight (21, 21) is not part of the model"),
             ({}, {"bert.odd": torch.zeros(1)}, "bert.odd (1,) is not part of the model"),
             ({}, {"bert.pooler.dense.bias": None}, "bert.pooler.dense.bias is missing"),
@@ -206,6 +211,30 @@ def test_checkpoints_that_are_another_model_are_refused():
             Bert.from_pretrained(folder)
     with pytest.raises(ValueError, match="model_type = 'gpt2', not 'bert'"):
         Bert.from_pretrained("shakespeare")
+
+
+# ../nbs/42_bert.ipynb #056568cf
+def test_checkpoints_of_other_families_are_refused_by_name():
+    shape = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2}
+    others = {
+        "gpt_neo": transformers.GPTNeoModel(transformers.GPTNeoConfig(
+            vocab_size=30, hidden_size=8, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]])),
+        "distilbert": transformers.DistilBertModel(transformers.DistilBertConfig(
+            vocab_size=30, dim=8, n_layers=1, n_heads=2, hidden_dim=16)),
+        "roberta": transformers.RobertaModel(transformers.RobertaConfig(**shape, num_hidden_layers=1, intermediate_size=16)),
+    }
+    for family, other in others.items():
+        with tempfile.TemporaryDirectory() as folder:
+            other.save_pretrained(folder)
+            for ours in (Bert, BertForPreTraining):
+                with pytest.raises(ValueError, match=f"model_type = '{family}', not 'bert'"):
+                    ours.from_pretrained(folder)
+            if family == "roberta":  # its encoder has a BERT's tensors
+                continue
+            config = transformers.BertConfig(**shape, num_hidden_layers=1, intermediate_size=16)
+            config.save_pretrained(folder)  # of a BERT, beside the weights of another model
+            with pytest.raises(ValueError, match="is missing|is not part of the model"):
+                Bert.from_pretrained(folder)
 
 
 # ../nbs/42_bert.ipynb #b6edbd91
@@ -253,6 +282,11 @@ def test_masking_takes_15_percent_and_no_special_token():
     assert swapped.min() >= 4 and swapped.max() > 950 and len(swapped.unique()) > 300
     again = mask_tokens(idx, special=special, vocab_size=1000, generator=torch.Generator().manual_seed(1))
     assert torch.equal(again[0], inputs) and torch.equal(again[1], labels)
+    rows = torch.tensor([[1, 10, 11, 12, 13, 14, 15, 2], [1, 10, 2, 0, 0, 0, -1, -1], [1, 2, 3, 0, -1, -1, -1, -1]]).repeat(500, 1)
+    for share in (0.15, 1e-6):  # the second would choose nothing by itself
+        counted = (mask_tokens(rows, special=special, vocab_size=20, share=share)[1] != -100).sum(1).view(500, 3)
+        assert counted[:, 0].min() == 1 and (counted[:, 1] == 1).all() and not counted[:, 2].any()
+    assert counted.max() == 1
     everything = mask_tokens(idx, special=special, vocab_size=1000, share=1.0)[1]
     assert torch.equal(everything != -100, ordinary)
     for how, message in (({"share": 0.0}, "share must be above 0"), ({"vocab_size": 999}, "there are 999")):
@@ -320,6 +354,9 @@ def test_the_objective_is_the_loss_on_what_the_loader_gives():
     expected = hub(input_ids=inputs.clamp(min=0), attention_mask=real.long(), token_type_ids=special.segments(inputs),
                    labels=tokens, next_sentence_label=labels[:, 0]).loss
     assert_close(found, expected, rtol=1e-12, atol=0)
+    for seed in range(60):  # rows so short that chance alone would often leave a batch without a masked token
+        short = MaskedLoader([special.row([5], [6]), special.row([7], [8])], [0, 1], 2, special=special, vocab_size=53, seed=seed)
+        assert PretrainingObjective(ours, special)(*short.next_batch()).isfinite()
     with pytest.raises(ValueError, match="not all -100"):
         ours.loss(inputs, torch.full_like(inputs, -100))
 

@@ -237,7 +237,8 @@ def test_damaged_folders_are_refused(tmp_path):
     good = (tmp_path / "config.json").read_text()
     for change, message in (
         ({"model_type": "bert"}, "of type 'bert', not 'gpt2_book.transformer'"), ({"depth": 3}, "unknown: depth"),
-        ({"n_layer": 0}, "n_layer must be .* not 0"), ({"n_layer": 1}, "decoder.1.ln_1.weight .* is not part of the model"),
+        ({"n_layer": 0}, "n_layer must be .* not 0"), ({"dropout": None}, "config.json: dropout must be .* not None"),
+        ({"pad": "x"}, r"pad, bos and eos must be .* not \('x', 9, 10\)"), ({"n_layer": 1}, "decoder.1.ln_1.weight .* is not part of the model"),
         ({"n_embd": 6}, "but config.json makes it"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(json.loads(good) | change))
@@ -330,6 +331,22 @@ def test_a_run_is_stopped_and_continued(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), again.model.parameters()))
     assert torch.equal(whole.model.lm_head.weight, again.model.src_embed.weight)
     assert not list(again.run(pairs, letters, until=12))
+
+
+def test_files_that_are_no_run_are_refused(tmp_path):
+    trainer, *_ = letter_trainer()
+    trainer.model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="model.safetensors holds no run of a TranslationTrainer"):
+        trainer.load(tmp_path / "model.safetensors")
+    (tmp_path / "half.safetensors").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match="half.safetensors is damaged or no safetensors file"):
+        trainer.load(tmp_path / "half.safetensors")
+    wider, *_ = letter_trainer(n_embd=64)
+    wider.save(tmp_path / "wider.safetensors")
+    trainer.step = 3
+    with pytest.raises(ValueError, match="lacks, or has in another shape"):
+        trainer.load(tmp_path / "wider.safetensors")
+    assert trainer.step == 3, "nothing has changed"
 
 
 # ../nbs/41_encoder_decoder.ipynb #7f356034
