@@ -63,7 +63,7 @@ def doc_paragraphs(stdlib: str | Path | None = None) -> list[str]:
         raise FileNotFoundError(f"{topics} is missing: this Python came without its library's source")
     assignment = ast.parse(topics.read_bytes()).body[-1]  # topics = {name: text, ...}
     documents = list(ast.literal_eval(assignment.value).values())
-    for path in sorted(_sources(stdlib)):
+    for path in sorted(_sources(stdlib), key=lambda path: path.parts):  # one order on all systems
         if path != topics:
             documents += docstrings(path.read_bytes())
     return [part for document in documents for part in paragraphs(document)]
@@ -182,6 +182,33 @@ def _write_files(
         shards.append({"file": name, "count": shard.size, "crc32": zlib.crc32(shard)})
     return shards
 
+# %% ../nbs/02_data.ipynb #3c0b6fe4
+def _check_manifest(about: dict) -> None:
+    magic, version, dtype = about["magic"], about["version"], about["dtype"]
+    if (magic, version) != (MAGIC, 1):
+        raise ValueError(f"it is {magic!r} version {version}, not {MAGIC!r} version 1")
+    if dtype != token_dtype(about["vocab_size"]).name:
+        raise ValueError(f"it says {dtype} for a vocabulary of {about['vocab_size']} tokens")
+    for name in (shard["file"] for shard in about["shards"]):
+        if name != PureWindowsPath(name).name or name in ("", ".", ".."):  # knows both / and \
+            raise ValueError(f"it names {name!r}, which is no file of this folder")
+    total = sum(shard["count"] for shard in about["shards"])
+    if not 0 < about["count"] == total:
+        raise ValueError(f"it promises {about['count']} tokens, its shards add up to {total}")
+
+
+def _read_manifest(folder: Path) -> dict:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: no tokens were written here, or not to the end")
+    try:
+        about = json.loads(path.read_bytes())
+        _check_manifest(about)
+    except (ValueError, KeyError, TypeError) as error:
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(f"{path} cannot be used: {kind}{error}") from error
+    return about
+
 # %% ../nbs/02_data.ipynb #4f763852
 def _free_prefix(folder: Path) -> str:
     """Return what the names of new shards begin with: nothing, or a number that no old name has."""
@@ -243,33 +270,6 @@ def write_shards(
     finally:
         _sweep(folder)
     return folder
-
-# %% ../nbs/02_data.ipynb #3c0b6fe4
-def _check_manifest(about: dict) -> None:
-    magic, version, dtype = about["magic"], about["version"], about["dtype"]
-    if (magic, version) != (MAGIC, 1):
-        raise ValueError(f"it is {magic!r} version {version}, not {MAGIC!r} version 1")
-    if dtype != token_dtype(about["vocab_size"]).name:
-        raise ValueError(f"it says {dtype} for a vocabulary of {about['vocab_size']} tokens")
-    for name in (shard["file"] for shard in about["shards"]):
-        if name != PureWindowsPath(name).name or name in ("", ".", ".."):  # knows both / and \
-            raise ValueError(f"it names {name!r}, which is no file of this folder")
-    total = sum(shard["count"] for shard in about["shards"])
-    if not 0 < about["count"] == total:
-        raise ValueError(f"it promises {about['count']} tokens, its shards add up to {total}")
-
-
-def _read_manifest(folder: Path) -> dict:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: no tokens were written here, or not to the end")
-    try:
-        about = json.loads(path.read_bytes())
-        _check_manifest(about)
-    except (ValueError, KeyError, TypeError) as error:
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise ValueError(f"{path} cannot be used: {kind}{error}") from error
-    return about
 
 # %% ../nbs/02_data.ipynb #507530f4
 def _open_shard(path: Path, about: dict, dtype: np.dtype) -> np.ndarray:

@@ -207,7 +207,7 @@ def test_shards_read_back_what_was_written():
         vocab_size = data.draw(st.sampled_from([1, 300, 2**16, 2**16 + 1, 2**32]))
         ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=40))
         shard_size = data.draw(st.integers(1, 45))
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             shards = TokenShards(write_shards(iter(ids), folder, vocab_size=vocab_size, shard_size=shard_size))
             assert (len(shards), shards.vocab_size) == (len(ids), vocab_size)
             assert [len(shard) for shard in shards.shards[:-1]] == [shard_size] * (len(shards.shards) - 1)
@@ -248,7 +248,7 @@ def test_out_of_range_tokens_and_empty_streams_are_refused():
         ([[1, 2]], TypeError, "list"),
     ]  # fmt: skip
     for tokens, kind, message in cases:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             with pytest.raises(kind, match=message):
                 write_shards(tokens, folder, vocab_size=10)
             with pytest.raises(FileNotFoundError, match="tokens.json is missing"):
@@ -322,7 +322,7 @@ def test_overwriting_leaves_no_stale_shard_and_no_reader_between_old_and_new():
 # ../nbs/02_data.ipynb #f0e0a70f
 def test_damaged_shards_are_refused_with_both_numbers():
     def harmed(damage, **options):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             write_shards(range(10), folder, vocab_size=10, shard_size=4)
             damage(Path(folder, "00001.bin"))
             return TokenShards(folder, **options)[:].tolist()
@@ -343,7 +343,7 @@ def test_damaged_shards_are_refused_with_both_numbers():
 
 # ../nbs/02_data.ipynb #b4ff13d7
 def test_damaged_manifests_are_refused():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = write_shards(range(10), folder, vocab_size=10, shard_size=4) / MANIFEST
         good = json.loads(path.read_text())
         for change, message in [
@@ -394,7 +394,7 @@ def test_a_reader_that_meets_a_writer_begins_again():
 
 # ../nbs/02_data.ipynb #8a2b1f1b
 def test_every_slice_equals_that_of_a_list_and_copies_nothing_within_a_shard():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         shards = TokenShards(write_shards(range(10), folder, vocab_size=10, shard_size=4))
         for start in range(-12, 13):
             for stop in range(-12, 13):
@@ -404,7 +404,7 @@ def test_every_slice_equals_that_of_a_list_and_copies_nothing_within_a_shard():
 
 # ../nbs/02_data.ipynb #8ab22281
 def test_a_wrong_place_in_the_shards_is_an_error():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         shards = TokenShards(write_shards(range(10), folder, vocab_size=10, shard_size=4))
         for place in (10, -11):
             with pytest.raises(IndexError):
@@ -436,7 +436,7 @@ def test_every_token_but_the_first_is_a_target_once_in_a_pass():
 # ../nbs/02_data.ipynb #e484ddfe
 def test_a_loader_reads_lists_arrays_tensors_and_shards_alike():
     ids = random.Random(0).choices(range(300), k=50)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         shards = TokenShards(write_shards(ids, folder, vocab_size=300, shard_size=7))
         for make in (SequentialLoader, ShuffledLoader):
             loaders = [make(t, 2, 3) for t in (ids, np.array(ids, dtype=np.uint16), torch.tensor(ids), shards)]
