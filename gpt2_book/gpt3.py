@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from .model import GPT, GPTConfig
 from .optim import batch_size_ramp, warmup_cosine
-from .pretrained import ModelFiles, all_or_nothing, weight_files
+from .pretrained import ModelFiles, all_or_nothing, weight_files, write_tensors
 
 # %% auto #0
-__all__ = ['SIZES', 'Size', 'config', 'fold_biases', 'to_gpt_neo', 'save_gpt_neo', 'neo_fields', 'from_gpt_neo', 'neo_tensor',
-           'plan']
+__all__ = ['SIZES', 'NEO_NEEDED', 'Size', 'config', 'fold_biases', 'to_gpt_neo', 'save_gpt_neo', 'neo_fields', 'from_gpt_neo',
+           'neo_tensor', 'plan']
 
 # %% ../nbs/43_gpt3.ipynb #00a47d48
 @dataclass(frozen=True)
@@ -131,19 +131,25 @@ def save_gpt_neo(model: GPT, folder: str | os.PathLike) -> None:
     with all_or_nothing(Path(folder)) as inside:
         (inside / "config.json").write_text(json.dumps(hub, indent=2) + "\n", encoding="utf8")
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        save_file(tensors, inside / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(inside / "model.safetensors", tensors)
 
 # %% ../nbs/43_gpt3.ipynb #19b5f50b
+NEO_NEEDED = ("attention_types", "num_layers", "hidden_size", "num_heads", "max_position_embeddings", "vocab_size")
+
+
 def neo_fields(hub: dict) -> dict:
     """Translate GPT-Neo's ``config.json`` into the fields of ``GPTConfig``.
 
     Raises:
         ValueError: when the configuration asks for what is not implemented.
     """
+    if hub.get("model_type") != "gpt_neo":
+        raise ValueError(f"config.json has model_type = {hub.get('model_type')!r}, not 'gpt_neo'")
+    if missing := [field for field in NEO_NEEDED if field not in hub]:
+        raise ValueError(f"config.json lacks {', '.join(missing)}")
     kinds = [kind for pattern, times in hub["attention_types"] for kind in pattern * times]
     in_turn = ["local" if i % 2 else "global" for i in range(hub["num_layers"])]
     checks = {
-        "model_type": hub.get("model_type") == "gpt_neo",
         "activation_function": hub.get("activation_function", "gelu_new") in ("gelu_new", "gelu_pytorch_tanh"),
         "intermediate_size": hub.get("intermediate_size") in (None, 4 * hub["hidden_size"]),
         "attention_types": kinds in (in_turn, ["global"] * hub["num_layers"]),
@@ -152,7 +158,7 @@ def neo_fields(hub: dict) -> dict:
         raise ValueError(f"config.json asks for what this model does not implement: {'; '.join(wrong)}")
     return {
         "block_size": hub["max_position_embeddings"], "vocab_size": hub["vocab_size"], "n_layer": hub["num_layers"],
-        "n_head": hub["num_heads"], "n_embd": hub["hidden_size"], "layer_norm_epsilon": hub["layer_norm_epsilon"],
+        "n_head": hub["num_heads"], "n_embd": hub["hidden_size"], "layer_norm_epsilon": hub.get("layer_norm_epsilon", 1e-5),
         "dropout": hub.get("resid_dropout", 0.0), "tie_weights": hub.get("tie_word_embeddings", True),
         "band": hub.get("window_size", 256) if "local" in kinds else None,
     }  # fmt: skip
@@ -163,10 +169,16 @@ def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype:
 
     Raises:
         FileNotFoundError: when there is no such model.
-        ValueError: when it has layers that do not alternate, or a tensor is missing or of a wrong shape.
+        ValueError: when it is a model of another family, has layers that do not alternate, or a tensor is missing or
+            of a wrong shape.
     """
     files = ModelFiles(name, revision=revision)
-    c = GPTConfig(**neo_fields(json.loads(files.first("config.json").read_text(encoding="utf8"))))
+    path = files.first("config.json")
+    try:
+        hub = dict(json.loads(path.read_text(encoding="utf8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    c = GPTConfig(**neo_fields(hub))
     theirs = {key: tensor for file in weight_files(files) for key, tensor in load_file(file).items()}
     model = GPT(c).to(dtype)
     try:

@@ -140,24 +140,22 @@ class Saved:
             tie_weights(model.transformer.wte, model.lm_head)
         return model.eval()
 
-    def hub_fields(self) -> dict:
-        """Return what the hub's format for GPT-2 has to say of the configuration; it has no word for a band."""
-        fields = asdict(self.config)
-        if (band := fields.pop("band")) is not None:
-            raise ValueError(
-                f"band = {band} cannot be written: Hugging Face's GPT-2 sees everything in all layers. "
-                "gpt2_book.gpt3.save_gpt_neo writes it in GPT-Neo's format"
-            )
-        return fields
-
     def save_pretrained(self, folder: str | os.PathLike, *, tokenizer: pretrained.Tokenizer | None = None,
-                        max_shard_size: int | str = "5GB") -> None:  # fmt: skip
+                        max_shard_size: int | str = "5GB", own_format: bool = True) -> None:  # fmt: skip
         """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
 
         Files of more than ``max_shard_size`` are split.
+
+        Args:
+            own_format: what Hugging Face's GPT-2 cannot express, a model without biases or with a band, is
+                written so that only :meth:`from_pretrained` loads it, and a warning says so. Otherwise it is refused.
+
+        Raises:
+            ValueError: when the model cannot be written so.
+            OSError: when the disk is full, for instance; what stood in the folder is left as it was.
         """
-        how = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
-        pretrained.save_checkpoint(folder, self.hub_fields(), self.state_dict(), **how)
+        how = {"tokenizer": tokenizer, "max_shard_size": max_shard_size, "own_format": own_format}
+        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict(), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
         """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the commit's address.
@@ -167,7 +165,7 @@ class Saved:
                 as for :func:`gpt2_book.pretrained.push_checkpoint`.
         """
         how["tokenizer"] = tokenizer
-        return pretrained.push_checkpoint(repo_id, self.hub_fields(), self.state_dict(), **how)
+        return pretrained.push_checkpoint(repo_id, asdict(self.config), self.state_dict(), **how)
 
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
 class GPT(Generates, Saved, nn.Module):
@@ -203,7 +201,24 @@ class GPT(Generates, Saved, nn.Module):
         self.lm_head = nn.Linear(C, config.vocab_size, bias=False)
         if config.tie_weights:
             tie_weights(self.transformer.wte, self.lm_head)
-        init_gpt2_(self, n_layer=config.n_layer)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as :func:`gpt2_book.initialization.init_gpt2_` does."""
+        init_gpt2_(self, n_layer=self.config.n_layer)
+
+    def extra_repr(self) -> str:
+        return f"block_size={self.config.block_size}, parameters={sum(p.numel() for p in self.parameters()):,}"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.transformer.wpe.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, and so of the logits."""
+        return self.transformer.wpe.weight.dtype
 
     def hidden(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C)."""
@@ -212,6 +227,9 @@ class GPT(Generates, Saved, nn.Module):
             raise ValueError(
                 f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}"
             )
+        S = idx.size(1) + (cache.length if cache is not None else 0)
+        if S > longest and (mask is None or int(mask.sum(1).max()) > longest):
+            raise ValueError(f"{S} tokens with those in the cache, but only block_size = {longest} positions")
         return self.run(idx, *places(idx, mask, cache), cache)
 
     def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache | None) -> Tensor:

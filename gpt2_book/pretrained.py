@@ -35,17 +35,17 @@ from .tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
 
 # %% auto #0
 __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'OWN_TYPE', 'HUB_DROPOUTS', 'HUB_DEFAULTS',
-           'HUB_SUPPORTED', 'GPT2_NAME', 'SAVED', 'LISTED', 'WEIGHT_FILE', 'FLOATS', 'REPLACEABLE', 'ATTENTIONS',
-           'TOLERANCES', 'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config', 'beyond_hub',
-           'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'check_repository', 'hub_silence',
-           'no_folder', 'model_folder', 'unfinished', 'file_in', 'ModelFiles', 'locate', 'Stored', 'read_header',
-           'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint', 'open_checkpoint', 'own_weights_',
-           'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus', 'activation_cause',
-           'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause', 'weight_pattern',
-           'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause', 'first_difference',
-           'all_or_nothing', 'bytes_of', 'split_shards', 'write_weights', 'byte_letters', 'merges_of', 'cutting',
-           'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges', 'read_tokenizer_json',
-           'load_tokenizer']
+           'HUB_SUPPORTED', 'GPT2_NAME', 'SAVED', 'LISTED', 'WEIGHT_FILE', 'FIRST_FILE', 'FLOATS', 'REPLACEABLE',
+           'ATTENTIONS', 'TOLERANCES', 'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config',
+           'beyond_hub', 'to_hub_config', 'embedded_models', 'hub_repository', 'hub_errors', 'check_repository',
+           'hub_silence', 'no_folder', 'model_folder', 'unfinished', 'file_in', 'ModelFiles', 'locate', 'Stored',
+           'read_header', 'weight_files', 'check_tensors', 'settle_head', 'room', 'Checkpoint', 'open_checkpoint',
+           'own_weights_', 'NoDraws', 'first_tensor', 'Trace', 'largest_gap', 'first_event', 'closest', 'versus',
+           'activation_cause', 'norm_cause', 'attend', 'attention_cause', 'rearranged', 'head_order', 'weight_cause',
+           'weight_pattern', 'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause',
+           'first_difference', 'finish', 'all_or_nothing', 'commit', 'bytes_of', 'split_shards', 'write_tensors',
+           'write_weights', 'byte_letters', 'merges_of', 'cutting', 'tokenizer_files', 'save_checkpoint',
+           'push_checkpoint', 'from_merges', 'read_tokenizer_json', 'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -131,7 +131,8 @@ def beyond_hub(fields: Mapping) -> list[str]:
     if not fields["bias"]:
         found.append("bias=False, where Hugging Face's GPT-2 always has biases")
     if (band := fields.get("band")) is not None:
-        found.append(f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens")
+        found.append(f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens "
+                     "(gpt2_book.gpt3.save_gpt_neo writes GPT-Neo's format)")
     return found
 
 
@@ -260,6 +261,7 @@ def model_folder(name: str | os.PathLike) -> Path | None:
 # %% ../nbs/21_pretrained.ipynb #ae4f8619
 SAVED, LISTED = ".saved", "files.json"
 WEIGHT_FILE = re.compile(rf"(model|{OWN_TYPE})(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+FIRST_FILE = re.compile(rf"(model|{OWN_TYPE})\.safetensors(\.index\.json)?")  # where a reader begins
 
 
 def unfinished(folder: Path) -> set[str]:
@@ -900,18 +902,59 @@ def first_difference(
     return Difference(module or "the model itself", gaps[0], tolerance, cause, gaps[-1])
 
 # %% ../nbs/21_pretrained.ipynb #cf5b868d
+def finish(folder: Path) -> None:
+    """Move the files of a complete save to their places, also of one that was killed while it did so."""
+    saved, names = folder / SAVED, unfinished(folder)
+    first = {name for name in names if FIRST_FILE.fullmatch(name)}
+    old = [path for path in folder.iterdir() if first and WEIGHT_FILE.fullmatch(path.name)]
+    for path in sorted(old, key=lambda path: FIRST_FILE.fullmatch(path.name) is None):  # a reader's first file first
+        if path.name not in names or path.name in first:  # no other program is to find half of each
+            path.unlink(missing_ok=True)
+    for name in sorted(names, key=first.__contains__):  # what a reader begins with comes last
+        with suppress(FileNotFoundError):  # it was moved before
+            os.replace(saved / name, folder / name)
+    shutil.rmtree(saved, ignore_errors=True)
+
+
 @contextmanager
 def all_or_nothing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder; what is written there moves to ``folder`` at the end, or vanishes with an error."""
+    """Yield an empty folder; what is written there becomes part of ``folder`` at the end, or vanishes with an error.
+
+    A program that is killed leaves what stood there, or all of the new, as :func:`file_in` finds it. Where there are
+    weights among the new files, those of before that have other names are deleted.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     inside = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         yield inside
-        for path in sorted(inside.iterdir()):
-            path.chmod(0o644)
-            os.replace(path, folder / path.name)
+        commit(inside, folder)
+    except OSError as error:
+        if error.filename and Path(os.fspath(error.filename)).parent == inside:
+            error.filename = str(folder / Path(error.filename).name)  # the name that is known
+        raise
     finally:
         shutil.rmtree(inside, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # there is something in it
+                path.rmdir()
+
+# %% ../nbs/21_pretrained.ipynb #4c52064f
+def commit(inside: Path, folder: Path) -> None:
+    """Make the files in ``inside`` part of ``folder``, which holds it: in one step, as far as a reader can see."""
+    names = sorted(path.name for path in inside.iterdir())
+    for path in (inside / name for name in names):
+        path.chmod(0o644)
+        with open(path, "r+b") as file:
+            os.fsync(file.fileno())
+    if len(names) == 1:
+        os.replace(inside / names[0], folder / names[0])
+        return
+    (inside / LISTED).write_text(json.dumps(names), encoding="utf8")
+    inside.chmod(0o755)
+    finish(folder)  # an earlier save, if one was killed
+    os.replace(inside, folder / SAVED)  # from here on, the new one counts
+    finish(folder)
 
 
 def bytes_of(size: int | str) -> int:
@@ -935,8 +978,27 @@ def split_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     return shards
 
 # %% ../nbs/21_pretrained.ipynb #a4ce9864
-def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, with the mark that Hugging Face's loader asks for.
+
+    Raises:
+        OSError: when the disk is full, for instance.
+    """
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # which it raises for the system's errors, too
+        if (found := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        code = int(found[1])
+        raise (OSError(0, str(error), str(path), code) if os.name == "nt" else OSError(code, os.strerror(code), str(path))) from error
+
+
+def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str,
+                  stem: str = "model") -> None:  # fmt: skip
     """Write a state dict of :class:`gpt2_book.model.GPT` as safetensors in Hugging Face's layout, in shards if need be.
+
+    Args:
+        stem: how the names of the files begin.
 
     Shapes:
         each tensor keeps its shape, but for the Conv1D weights: (out, in) becomes (in, out)
@@ -949,16 +1011,16 @@ def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_
         raise ValueError(f"{whole[0]} is {state[whole[0]].dtype}: save the model itself, not its int8 copy")
     sizes = {name: state[name].numel() * state[name].element_size() for name in names}
     shards = split_shards(sizes, bytes_of(max_shard_size))
-    files = {"model.safetensors": names} if len(shards) == 1 else {
-        f"model-{i:05}-of-{len(shards):05}.safetensors": shard for i, shard in enumerate(shards, 1)
+    files = {f"{stem}.safetensors": names} if len(shards) == 1 else {
+        f"{stem}-{i:05}-of-{len(shards):05}.safetensors": shard for i, shard in enumerate(shards, 1)
     }  # fmt: skip
     for file, shard in files.items():
         tensors = {name: turn(name, state[name].detach()).contiguous() for name in shard}  # (out, in) -> (in, out)
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        write_tensors(folder / file, tensors)
     if len(files) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())},
                  "weight_map": {name: file for file, shard in files.items() for name in shard}}  # fmt: skip
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf8")
+        (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf8")
 
 # %% ../nbs/21_pretrained.ipynb #b7e7f454
 def byte_letters() -> list[str]:
@@ -1030,24 +1092,26 @@ PARAMETER = re.compile(
     r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
     r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\.(weight|bias))"
 )
-WEIGHT_FILE = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 
 
 def save_checkpoint(
     folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor], *, tokenizer: Tokenizer | None = None,
-    max_shard_size: int | str = "5GB",
+    max_shard_size: int | str = "5GB", own_format: bool = True,
 ) -> None:  # fmt: skip
-    """Write a model that Hugging Face's ``GPT2LMHeadModel`` and ``AutoTokenizer`` load.
+    """Write a model that Hugging Face's ``GPT2LMHeadModel`` and ``AutoTokenizer`` load, or that only this package does.
 
     Args:
         fields: the fields of the model's ``GPTConfig``.
         state: the model's state dict.
         tokenizer: written as well, where it is given.
         max_shard_size: bytes in one file at most; with more, the weights are split into shards and an index.
+        own_format: what Hugging Face's GPT-2 cannot express is written in this package's own format, with a warning.
+            Otherwise it is refused.
 
     Raises:
-        ValueError: when the model cannot be expressed in Hugging Face's format, has tensors that no GPT-2 has, or the
-            tokenizer is too large for it.
+        ValueError: when the model has tensors that no GPT-2 has, the tokenizer is too large for it, or Hugging Face's
+            format cannot express it and is asked for.
+        OSError: when the disk is full, for instance; what stood in the folder is left as it was.
     """
     strange = [name for name in state if not PARAMETER.fullmatch(name)]
     if strange and all(tensor.is_floating_point() for tensor in state.values()):
@@ -1055,19 +1119,21 @@ def save_checkpoint(
     special = tokenizer.special_tokens if tokenizer else {}
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {fields['vocab_size']}")
-    hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
-    texts = {"config.json": json.dumps(hub, indent=2) + "\n"}
-    ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
-    texts["generation_config.json"] = json.dumps(ends, indent=2) + "\n"
+    beyond = beyond_hub(fields) if own_format else []
+    if beyond:
+        texts = {"config.json": {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}}
+        warnings.warn(f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}", stacklevel=3)
+    else:
+        hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
+        ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
+        texts = {"config.json": hub, "generation_config.json": ends}
+    texts = {name: json.dumps(content, indent=2) + "\n" for name, content in texts.items()}
     texts |= tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
-    with all_or_nothing(folder := Path(folder)) as inside:
-        write_weights(inside, state, tied=fields["tie_weights"], max_shard_size=max_shard_size)
+    how = {"tied": fields["tie_weights"], "max_shard_size": max_shard_size, "stem": OWN_TYPE if beyond else "model"}
+    with all_or_nothing(Path(folder)) as inside:
+        write_weights(inside, state, **how)
         for name, text in texts.items():
             (inside / name).write_text(text, encoding="utf8", newline="\n")
-        written = {path.name for path in inside.iterdir()}
-    for path in folder.iterdir():  # an index and shards of what stood here before
-        if WEIGHT_FILE.fullmatch(path.name) and path.name not in written:
-            path.unlink()
 
 # %% ../nbs/21_pretrained.ipynb #4ab80022
 def push_checkpoint(
@@ -1095,7 +1161,7 @@ def push_checkpoint(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         return str(api.upload_folder(
             repo_id=repo_id, folder_path=folder, revision=revision, commit_message=commit_message,
-            delete_patterns=["model*.safetensors", "model.safetensors.index.json"],
+            delete_patterns=[f"{stem}*.safetensors{end}" for stem in ("model", OWN_TYPE) for end in ("", ".index.json")],
         ))  # fmt: skip
 
 # %% ../nbs/21_pretrained.ipynb #53397ec5

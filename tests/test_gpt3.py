@@ -5,6 +5,7 @@ from gpt2_book.gpt3 import SIZES, config, from_gpt_neo, plan, save_gpt_neo, to_g
 
 
 # ../nbs/43_gpt3.ipynb #473733c6
+import json
 import functools
 import os
 import shutil
@@ -199,11 +200,27 @@ def test_biases_are_folded_without_a_loss_and_models_come_back(shape, gpt_neo, t
     torch.testing.assert_close(from_gpt_neo(tmp_path / "theirs", dtype=torch.float64)(idx)[0], back(idx)[0])
 
 
-def test_what_a_format_cannot_hold_is_refused(tmp_path):
-    import json
+def test_a_checkpoint_of_another_family_is_refused_by_its_type(tmp_path):
+    from gpt2_book.gpt3 import NEO_NEEDED
 
-    with pytest.raises(ValueError, match="band = 5 cannot be written: Hugging Face's GPT-2 sees everything"):
-        banded().save_pretrained(tmp_path / "gpt2")
+    banded(band=None).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="model_type = 'gpt2', not 'gpt_neo'"):
+        from_gpt_neo(tmp_path)
+    save_gpt_neo(banded(), tmp_path)
+    path = tmp_path / "config.json"
+    hub = json.loads(path.read_text())
+    for field in NEO_NEEDED:
+        path.write_text(json.dumps({name: value for name, value in hub.items() if name != field}))
+        with pytest.raises(ValueError, match=f"config.json lacks {field}"):
+            from_gpt_neo(tmp_path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="config.json is damaged"):
+        from_gpt_neo(tmp_path)
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="band = 5, where every layer of Hugging Face's GPT-2 sees all tokens"):
+        banded().save_pretrained(tmp_path / "gpt2", own_format=False)
     assert not (tmp_path / "gpt2").exists()
     banded(band=None).save_pretrained(tmp_path / "gpt2")  # as ever
     with pytest.raises(ValueError, match="bias=False cannot be written"):

@@ -181,8 +181,38 @@ def test_bad_input_is_refused_with_the_numbers():
     model = GPT(GPTConfig(block_size=8, vocab_size=20, n_layer=1, n_head=1, n_embd=8))
     with pytest.raises(ValueError, match=r"block_size = 8, not \(1, 9\)"):
         model(torch.zeros(1, 9, dtype=torch.long))
+    from gpt2_book.kv_cache import KVCache
+
+    cache, three = KVCache(1, 1, 8, 12), torch.zeros(1, 3, dtype=torch.long)
+    for _ in range(2):
+        model(three, cache=cache)
+    with pytest.raises(ValueError, match="9 tokens with those in the cache, but only block_size = 8 positions"):
+        model(three, cache=cache)
+    assert cache.length == 6  # nothing was read
     with pytest.raises(ValueError, match=r"targets \(1, 3\).*idx \(1, 4\)"):
         model(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long))
+
+
+# ../nbs/20_gpt2.ipynb #92b14d9d
+def test_a_model_says_where_and_what_it_is_and_can_be_drawn_anew():
+    config = GPTConfig(block_size=8, vocab_size=20, n_layer=2, n_head=1, n_embd=8)
+    torch.manual_seed(0)
+    model = GPT(config)
+    assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
+    assert repr(model).startswith("GPT(\n  block_size=8, parameters=1,984\n  (transformer)")
+    assert model.to("meta", torch.bfloat16).device.type == "meta"
+    assert model.dtype == torch.bfloat16
+    torch.manual_seed(0)
+    model = GPT(config)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(0)
+    parameters = [id(p) for p in model.parameters()]
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(7.0)
+    model.reset_parameters()
+    assert [id(p) for p in model.parameters()] == parameters
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 # ../nbs/20_gpt2.ipynb #a5d16686

@@ -22,6 +22,7 @@ from gpt2_book.pretrained import (
 
 
 # ../nbs/21_pretrained.ipynb #49ba5355
+import errno
 import json
 import os
 import re
@@ -318,9 +319,9 @@ def test_every_unsupported_field_is_named_at_once(folder):
     config = GPT2Config().to_dict() | {"activation_function": "relu", "scale_attn_weights": False}
     with pytest.raises(ValueError, match="activation_function = 'relu'.*scale_attn_weights = False"):
         from_hub_config(config)
-    model = GPT(GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=5, block_size=3, bias=False))
-    with pytest.raises(ValueError, match="bias=False"):
-        model.save_pretrained(folder / "never")
+    model = GPT(GPTConfig(n_layer=1, n_head=1, n_embd=4, vocab_size=5, block_size=3, bias=False, band=2))
+    with pytest.raises(ValueError, match="cannot express the model: bias=False, .*; band = 2, where every layer"):
+        model.save_pretrained(folder / "never", own_format=False)
     assert not (folder / "never").exists()
 
 
@@ -454,6 +455,186 @@ def test_round_trip_is_bit_exact(tied, dtype, size, tmp_path):
     assert again.config == model.config
     for name, tensor in model.state_dict().items():
         assert torch.equal(bits(again.state_dict()[name]), bits(tensor)), name
+
+
+def tiny_gpt(**fields):
+    return GPT(GPTConfig(**({"n_embd": 8, "n_layer": 2, "n_head": 2, "block_size": 20, "vocab_size": 300} | fields)))
+
+
+@pytest.mark.parametrize("fields", [
+    {"bias": False}, {"band": 3}, {"bias": False, "band": 16, "tie_weights": False, "dropout": 0.1},
+])  # fmt: skip
+@pytest.mark.parametrize("size", ["5GB", "5kB"])
+def test_what_hugging_face_cannot_express_is_saved_for_this_package_alone(fields, size, tmp_path):
+    tiny_gpt().save_pretrained(tmp_path)  # a GPT-2 of Hugging Face's stood here before
+    model, tokenizer = tiny_gpt(**fields), small_tokenizer()
+    with pytest.warns(UserWarning, match=f"only gpt2_book will load .*{next(iter(fields))}"):
+        model.save_pretrained(tmp_path, tokenizer=tokenizer, max_shard_size=size)
+    again = GPT.from_pretrained(tmp_path)
+    assert again.config == model.config
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in again.state_dict().items())
+    assert load_tokenizer(tmp_path).ranks == tokenizer.ranks
+    with pytest.raises((OSError, ValueError)):  # weights under a name that it does not know
+        GPT2LMHeadModel.from_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tiny_gpt().save_pretrained(tmp_path)  # and back
+    assert GPT2LMHeadModel.from_pretrained(tmp_path).config.n_embd == 8
+    assert not list(tmp_path.glob("gpt2_book*"))
+
+
+@given(st.fixed_dictionaries({}, optional={
+    "block_size": st.integers(1, 5), "vocab_size": st.integers(1, 9), "n_layer": st.integers(1, 3),
+    "n_head": st.sampled_from([1, 2, 4]), "dropout": st.sampled_from([0.0, 0.1, 0.5]), "bias": st.booleans(),
+    "layer_norm_epsilon": st.sampled_from([1e-5, 1e-6, 0.1]), "tie_weights": st.booleans(),
+    "band": st.none() | st.integers(1, 7),
+}))  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_every_configuration_can_be_saved_and_loaded(fields):
+    model = tiny_gpt(**fields).eval()
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(name)
+        again = GPT.from_pretrained(name)
+        assert again.config == model.config
+        assert all(torch.equal(tensor, again.state_dict()[key]) for key, tensor in model.state_dict().items())
+
+
+def test_fields_of_another_version_are_refused_by_name(tmp_path):
+    with pytest.warns(UserWarning, match="only gpt2_book"):
+        tiny_gpt(bias=False).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"rotary": True}))
+    assert "config.json has rotary, which this version" in refusal(tmp_path)
+    del config["n_head"]
+    path.write_text(json.dumps(config))
+    assert "config.json lacks n_head" in refusal(tmp_path)
+
+
+class Kill:
+    """Ends what runs in its block at the ``step``-th time that a file there is made, moved or deleted."""
+
+    events = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate")
+    armed = None  # an audit hook cannot be taken away, so there is one for all
+
+    def __init__(self, step):
+        self.left, self.killed = step, False
+
+    def __enter__(self):
+        Kill.armed = self
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        Kill.armed = None
+        return kind is KeyboardInterrupt
+
+    @staticmethod
+    def hook(event, args):
+        self = Kill.armed
+        if self is None or event not in Kill.events:
+            return
+        if not self.left:
+            self.killed = True
+            raise KeyboardInterrupt
+        self.left -= 1
+
+
+sys.addaudithook(Kill.hook)
+WAYS = {
+    "one file": ({}, {}), "shards": ({}, {"max_shard_size": "5kB"}), "our own": ({"band": 2}, {}),
+    "with a tokenizer": ({}, {"tokenizer": small_tokenizer()}),
+}  # fmt: skip
+
+
+def save(folder, way, seed, n_layer=2):
+    torch.manual_seed(seed)
+    fields, how = WAYS[way]
+    model = tiny_gpt(n_layer=n_layer, **fields)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder, **how)
+    return model
+
+
+def same(model, other):
+    return model.config == other.config and all(
+        torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items()
+    )
+
+
+def as_others_see(folder):
+    "What a program sees that knows nothing of us, None where it finds no file to begin with."
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    begins = [name for name in files if re.fullmatch(r"\w+\.safetensors(\.index\.json)?", name)]
+    kept = {name: content for name, content in files.items() if "safetensors" in name or name == "config.json"}
+    return kept if begins else None
+
+
+@pytest.mark.parametrize("before, after", [
+    ("one file", "with a tokenizer"), ("one file", "shards"), ("shards", "one file"), ("shards", "shards"),
+    ("one file", "our own"), ("our own", "one file"),
+])  # fmt: skip
+def test_a_save_that_is_killed_leaves_the_old_model_or_the_new_one(before, after, tmp_path):
+    new, seen = save(tmp_path / "new", after, seed=1), []
+    for step in range(200):
+        folder = tmp_path / str(step)
+        old = save(folder, before, seed=0)
+        wholes = [as_others_see(folder), as_others_see(tmp_path / "new"), None]
+        with Kill(step) as kill:
+            save(folder, after, seed=1)  # of the same shapes: a mixture would load
+        found = GPT.from_pretrained(folder)
+        assert same(found, old) or same(found, new), f"a mixture after {step} steps"
+        seen.append(same(found, new))
+        assert as_others_see(folder) in wholes, f"a mixture for others after {step} steps"
+        assert same(save(folder, before, seed=2), GPT.from_pretrained(folder)), "the next one cleans up"
+        assert not (folder / ".saved").exists() and sorted(as_others_see(folder)) == sorted(wholes[0])
+        if not kill.killed:
+            break
+    assert seen == sorted(seen), "once new, it stays new"
+    assert not seen[0] and seen[-1] and len(seen) > 10
+
+
+def test_hugging_face_finds_nothing_where_a_save_is_not_finished(tmp_path):
+    save(tmp_path, "one file", seed=0)
+    move = os.replace
+    only_commit = lambda a, b: move(a, b) if Path(b).name == ".saved" else 1 / 0
+    with mock.patch("os.replace", only_commit), pytest.raises(ZeroDivisionError):
+        save(tmp_path, "one file", seed=1)
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        GPT2LMHeadModel.from_pretrained(tmp_path)
+    torch.manual_seed(1)
+    assert same(GPT.from_pretrained(tmp_path), tiny_gpt())
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_changes_nothing(tmp_path):
+    resource = pytest.importorskip("resource")  # not on Windows
+    old, limits = save(tmp_path, "with a tokenizer", seed=0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    sizes = {name: len(content) for name, content in before.items()}
+    for limit in (sizes["model.safetensors"] - 1, 10):
+        for folder in (tmp_path, tmp_path / "a" / "b"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))  # no file may grow beyond it
+            try:
+                with pytest.raises(OSError, match="File too large") as caught:
+                    save(folder, "with a tokenizer", seed=1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert caught.value.errno == errno.EFBIG
+            assert caught.value.filename == str(folder / "model.safetensors")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert same(old, GPT.from_pretrained(tmp_path))
+
+
+@pytest.mark.parametrize("function", ["open", "os.fsync", "os.replace", "json.dumps"])
+def test_a_disk_that_is_full_at_any_moment_leaves_the_old_model(function, folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    full = OSError(errno.ENOSPC, "No space left on device")
+    target = f"gpt2_book.pretrained.{function}" if function != "open" else "pathlib.Path.write_text"
+    with mock.patch(target, side_effect=full), pytest.raises(OSError, match="No space left"):
+        tiny_gpt().save_pretrained(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_saving_replaces_what_stood_there_and_leaves_nothing_else(tmp_path):
