@@ -813,7 +813,7 @@ def export(
             gap = export_onnx(gpt, out)
             written = [path for path in (out, out.with_name(f"{out.name}.data")) if path.exists()]
         else:
-            gpt.save_pretrained(out, tokenizer=tokenizer)
+            gpt.save_pretrained(out, tokenizer=tokenizer, own_format=False)
             written = sorted(path for path in out.iterdir() if path.is_file())
         for line in sizes(written):
             typer.echo(line)
