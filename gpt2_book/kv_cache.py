@@ -6,21 +6,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache as once
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from .attention import causal_mask
+from .attention import as_mask, causal_mask
 
 # %% auto #0
-__all__ = ['LayerCache', 'KVCache', 'Ring', 'places', 'within', 'multiply_and_sum', 'in_blocks', 'attend_one', 'MatVec',
-           'Int8Linear', 'to_int8', 'Int8Embedding', 'twin', 'int8', 'decode_one', 'keep_in_place', 'compiled',
-           'CachedLogits']
+__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'Ring', 'places', 'within', 'multiply_and_sum', 'in_blocks', 'attend_one',
+           'multiply_one', 'ReadFast', 'quicken', 'decoding', 'Int8Linear', 'to_int8', 'Int8Embedding', 'shared_copy',
+           'int8', 'decode_one', 'decode_one_fast', 'keep_in_place', 'compiled', 'few_threads', 'NextLogits',
+           'CachedLogits', 'kept_cache', 'on_a_graph', 'hooked']
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
+class Ends:
+    """What the layers of a cache share: where the new tokens go, and how much of the memory is shown."""
+
+    position: Tensor  # (T,), the places of the new tokens
+    visible: int  # so many places are shown
+    slots: Tensor  # of a ring: the places of the new tokens, of those before them,
+    past: Tensor
+    held: Tensor  # and the token in each place, below 0 where there is none
+
+
 class LayerCache:
     """The keys and values of one layer, in memory that is allocated once.
 
@@ -28,15 +45,14 @@ class LayerCache:
         keys and values: (B, H, size, D)
     """
 
-    def __init__(self, whole: KVCache, shape: tuple[int, ...], **options):
-        self.whole = whole  # knows where the new tokens stand, which is the same for all layers
-        self.keys, self.values = torch.zeros(shape, **options), torch.zeros(shape, **options)
+    def __init__(self, ends: Ends, shape: tuple[int, ...], **how: Any):
+        self.ends, self.keys, self.values = ends, torch.zeros(shape, **how), torch.zeros(shape, **how)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (B, H, T, D); return all that are visible, (B, H, S, D)."""
         for kept, new in ((self.keys, k), (self.values, v)):
-            kept.index_copy_(2, self.whole.position, new.to(kept.dtype))
-        return self.keys[:, :, : self.whole.visible], self.values[:, :, : self.whole.visible]
+            kept.index_copy_(2, self.ends.position, new.to(kept.dtype))
+        return self.keys[:, :, : self.ends.visible], self.values[:, :, : self.ends.visible]
 
 # %% ../nbs/23_kv_cache.ipynb #691a1a64
 class KVCache:
@@ -73,9 +89,9 @@ class KVCache:
         if len(bands) != n_layer or len(set(bands) - {None}) > 1:
             raise ValueError(f"need one width for the bands of {n_layer} layers, not {bands}")
         self.band = max((band for band in bands if band is not None), default=None)
-        options = {"dtype": dtype, "device": device}
+        self.ends, how = Ends(), {"dtype": dtype, "device": device}
         self.layers = [
-            (LayerCache if band is None else Ring)(self, (batch, n_head, band or size, head_size), **options)
+            (LayerCache if band is None else Ring)(self.ends, (batch, n_head, band or size, head_size), **how)
             for band in bands
         ]
         self.reset()
@@ -92,20 +108,20 @@ class KVCache:
         start, end = self.length, self.length + T
         if end > self.size:
             raise ValueError(f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
-        self.length, self.visible = end, self.size if self.fixed else end
-        self.position = torch.arange(start, end, device=self.device)  # (T,)
+        self.length, self.ends.visible = end, self.size if self.fixed else end
+        self.ends.position = torch.arange(start, end, device=self.device)  # (T,)
         if self.band is not None:
-            self.turn(start, end)
+            self.turn(start, end, self.band)
         return start
 
-    def turn(self, start: int, end: int) -> None:
+    def turn(self, start: int, end: int, band: int) -> None:
         """Say where the new tokens stand in a ring, where those before them do, and which tokens are left in it."""
-        slots = torch.arange(max(start, end - self.band), end, device=self.device)
-        past = torch.arange(max(0, start - self.band + 1), start, device=self.device)
-        self.slots, self.past = slots % self.band, past % self.band  # at most (band,) and (band - 1,), in order
-        n = self.band if self.fixed else min(end, self.band)
-        behind = (end - 1 - torch.arange(n, device=self.device)) % self.band
-        self.held = end - 1 - behind  # (n,), the token in each slot; below 0 where there is none
+        slots = torch.arange(max(start, end - band), end, device=self.device)
+        past = torch.arange(max(0, start - band + 1), start, device=self.device)
+        self.ends.slots, self.ends.past = slots % band, past % band  # at most (band,) and (band - 1,), in order
+        n = band if self.fixed else min(end, band)
+        behind = (end - 1 - torch.arange(n, device=self.device)) % band
+        self.ends.held = end - 1 - behind  # (n,)
 
     def reset(self) -> None:
         """Forget everything; the memory stays."""
@@ -133,29 +149,30 @@ class Ring(LayerCache):
 
         One token gets those in the ring, in the order of its places. Several get the past, then themselves.
         """
-        whole, seen = self.whole, []
-        for kept, new in ((self.keys, k.to(self.keys.dtype)), (self.values, v.to(self.values.dtype))):
-            past = None if k.size(2) == 1 else kept[:, :, whole.past]  # (B, H, band - 1, D) at most
-            kept.index_copy_(2, whole.slots, new[:, :, new.size(2) - whole.slots.size(0) :])
-            seen.append(kept[:, :, : whole.held.size(0)] if past is None else torch.cat([past, new], dim=2))
-        return tuple(seen)
+        return self.turn(self.keys, k), self.turn(self.values, v)
+
+    def turn(self, kept: Tensor, new: Tensor) -> Tensor:
+        ends, new, T = self.ends, new.to(kept.dtype), new.size(2)
+        past = None if T == 1 else kept[:, :, ends.past]  # (B, H, band - 1, D) at most
+        kept.index_copy_(2, ends.slots, new[:, :, T - ends.slots.size(0) :])
+        return kept[:, :, : ends.held.size(0)] if past is None else torch.cat([past, new], dim=2)
 
 # %% ../nbs/23_kv_cache.ipynb #80472263
 def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
     """Say where the tokens of ``idx`` stand, and which keys each may see; make room for them in the cache.
 
     Args:
-        mask: False where a row is padded on the left, over the cache's columns and those of ``idx``.
+        mask: False (or 0) where a row is padded on the left, over the cache's columns and those of ``idx``.
 
     Shapes:
-        idx: (B, T); mask: (B, S), boolean
+        idx: (B, T); mask: (B, S), boolean or 0 and 1
         returns positions, (T,) or with a mask (B, T), and what attention takes as its mask: None where the plain
         causal one is meant, else (T, S) or (B, 1, T, S)
 
     Raises:
-        ValueError: when the mask is not (B, S), or the cache is too small.
+        ValueError: when the mask is not (B, S) or holds something else, or the cache is too small.
     """
-    T = idx.size(1)
+    T, mask = idx.size(1), None if mask is None else as_mask(mask)
     start = 0 if cache is None else cache.grow(T)
     S = start + T
     if mask is None:
@@ -189,7 +206,7 @@ def within(
     if band is None or allowed is None:
         return allowed if band is None else band
     if cache is not None and T == 1:
-        return allowed[..., cache.held.clamp(min=0)] & (cache.held >= 0)  # (..., 1, held)
+        return allowed[..., cache.ends.held.clamp(min=0)] & (cache.ends.held >= 0)  # (..., 1, held)
     start = 0 if cache is None else cache.length - T
     first = max(0, start - band + 1)
     near = causal_mask(T, start + T - first, band=band, device=allowed.device)
@@ -226,18 +243,22 @@ def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
     return y.view(*x.shape[:-1], V)
 
 # %% ../nbs/23_kv_cache.ipynb #5393932b
-def attend_one(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **how) -> Tensor:
-    """Attention of one query, with a way around PyTorch's CPU kernel for 16-bit numbers, which is slow for one.
+def attend_one(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **how,
+) -> Tensor:  # fmt: skip
+    """PyTorch's ``scaled_dot_product_attention``, with another way for one query in 16 bits on a CPU.
 
     Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and values may be float32 already.
 
     Shapes:
-        as for ``scaled_dot_product_attention``: q (B, H, T, D), k and v (B, H, S, D), returns (B, H, T, D)
+        q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
     """
-    if q.size(2) != 1:
-        return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), attn_mask=attn_mask, **how)
-    if q.element_size() != 2 or q.device.type != "cpu":
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)  # the newest may see everything
+    is_causal = True if is_causal else False  # compiled, it may be a question about a length
+    plain = q.element_size() != 2 or q.device.type != "cpu" or q.size(2) != 1 or dropout_p or how
+    if plain or (is_causal and k.size(2) > 1) or (attn_mask is not None and attn_mask.dtype != torch.bool):
+        how |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+        return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), **how)
     if not torch.compiler.is_compiling():
         return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=attn_mask).to(q.dtype)
     scores = (q.float() * k.float()).sum(-1, keepdim=True) * q.size(-1) ** -0.5  # (B, H, S, 1)
@@ -246,27 +267,100 @@ def attend_one(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = No
     return (scores.softmax(2) * v.float()).sum(2, keepdim=True).to(q.dtype)  # (B, H, 1, D)
 
 # %% ../nbs/23_kv_cache.ipynb #78ba16da
-class MatVec(nn.Module):
-    """A linear layer for decoding: the same weights, read in the fastest way when there is one row.
+def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """PyTorch's ``linear``, which reads the matrix in another way where there is one row.
 
     Shapes:
-        (..., C) to (..., V)
+        x: (..., C); weight: (V, C); bias: (V,); returns (..., V)
     """
+    if x.numel() != x.size(-1):
+        return F.linear(x, weight, bias)
+    if torch.compiler.is_compiling():
+        y = multiply_and_sum(x, weight)
+    elif x.device.type == "cpu" and x.dtype == torch.float32 and torch.get_num_threads() > 1:
+        y = in_blocks(x, weight, torch.get_num_threads())
+    else:
+        return F.linear(x, weight, bias)
+    return (y if bias is None else y + bias).to(x.dtype)
 
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() != x.size(-1):
-            return F.linear(x, self.weight, self.bias)
-        if torch.compiler.is_compiling():
-            y = multiply_and_sum(x, self.weight)
-        elif x.device.type == "cpu" and x.dtype == torch.float32 and torch.get_num_threads() > 1:
-            y = in_blocks(x, self.weight, torch.get_num_threads())
-        else:
-            return F.linear(x, self.weight, self.bias)
-        return (y if self.bias is None else y + self.bias).to(x.dtype)
+class ReadFast(TorchFunctionMode):
+    """While it is entered, ``linear`` is :func:`multiply_one`, and attention :func:`attend_one`, for all code."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return multiply_one(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return attend_one(*args, **kwargs)
+        return func(*args, **kwargs)
+
+# %% ../nbs/23_kv_cache.ipynb #6fb1c2d4
+class _Decoders:
+    """What all that decode with one model share: how it is changed meanwhile, and the caches they leave behind."""
+
+    def __init__(self) -> None:
+        self.lock, self.callers, self.fast = threading.Lock(), 0, False
+        self.undo: list[Callable[[], object]] = []
+        self.caches: list[tuple[tuple, KVCache]] = []  # each with what it fits
+
+
+@once
+def _all_decoders() -> weakref.WeakKeyDictionary[nn.Module, _Decoders]:
+    return weakref.WeakKeyDictionary()  # what belongs to a model goes with it
+
+
+def _decoders(model: nn.Module) -> _Decoders:
+    return _all_decoders().get(model) or _all_decoders().setdefault(model, _Decoders())
+
+
+def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
+    """Let a layer on a CPU read fast where it can; return what undoes it, or None where there was nothing to do.
+
+    Args:
+        short: the model has numbers of 16 bits.
+    """
+    own = module.__dict__
+    if short and own.get("attend") is F.scaled_dot_product_attention:
+        own["attend"] = attend_one
+        return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
+    if short or type(module) is not nn.Linear or "forward" in own:
+        return None
+    own["forward"] = lambda input: multiply_one(input, module.weight, module.bias)
+    return partial(own.pop, "forward", None)
+
+# %% ../nbs/23_kv_cache.ipynb #70c3d5e6
+@contextmanager
+def decoding(
+    model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
+) -> Iterator[None]:
+    """A model for the time of one step: without dropout, its layers reading fast. Left, it is as it was.
+
+    Args:
+        modules: all modules of the model, where the caller has a list of them.
+        fast: turn the layers as well.
+    """
+    modules = list(model.modules()) if modules is None else modules
+    shared, first = _decoders(model), next(model.parameters(), None)
+    on_cpu, short = first is not None and first.device.type == "cpu", first is not None and first.element_size() == 2
+    with shared.lock:
+        shared.callers += 1
+    try:
+        with shared.lock:
+            for module in modules:
+                if module.training:
+                    module.training = False
+                    shared.undo.append(partial(setattr, module, "training", True))
+            if fast and on_cpu and not shared.fast and (short or torch.get_num_threads() > 1):
+                shared.fast = True
+                shared.undo += filter(None, [quicken(module, short) for module in modules])
+        yield
+    finally:
+        with shared.lock:
+            shared.callers -= 1
+            while shared.undo and not shared.callers:
+                shared.undo.pop()()
+            shared.fast = shared.fast and shared.callers > 0
 
 # %% ../nbs/23_kv_cache.ipynb #c3d60348
 class Int8Linear(nn.Module):
@@ -321,21 +415,20 @@ class Int8Embedding(nn.Module):
         return (self.head.weight[idx] * self.head.scale[idx][..., None]).to(self.dtype)  # (..., C)
 
 
-def twin(model: nn.Module, linear: Callable[[nn.Linear], nn.Module] = MatVec) -> nn.Module:
-    """Return a copy of a model in eval mode that shares its tensors and has other linear layers.
+def shared_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a model with the same tensors, settings and hooks, whose modules can be replaced."""
+    done: dict[nn.Module, nn.Module] = {}
 
-    Args:
-        linear: makes the replacement of a linear layer; by default one that reads fast when there is one row.
-    """
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    copied = copy.deepcopy(model, shared).eval()
-    for module in list(copied.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Linear:
-                setattr(module, name, linear(child))
-        if hasattr(module, "attend"):
-            module.attend = attend_one
-    return copied
+    def copied(module: nn.Module) -> nn.Module:
+        if module not in done:
+            new = done[module] = copy.copy(module)
+            for name, value in vars(module).items():
+                if isinstance(value, dict):  # its parameters, its hooks
+                    new.__dict__[name] = copy.copy(value)
+            new.__dict__["_modules"] = {name: child and copied(child) for name, child in module._modules.items()}
+        return done[module]
+
+    return copied(model)
 
 # %% ../nbs/23_kv_cache.ipynb #91b5e81a
 def int8(model: nn.Module) -> nn.Module:
@@ -343,25 +436,41 @@ def int8(model: nn.Module) -> nn.Module:
 
     A tied embedding stays tied. Biases, layer norms and position embeddings are those of the model itself.
     """
-    small = twin(model, Int8Linear)
-    if model.config.tie_weights:
-        wte = small.transformer.wte.weight
-        small.transformer.wte = Int8Embedding(small.lm_head, wte.dtype)
+    small: Any = shared_copy(model).eval()
+    for module in list(small.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, Int8Linear(child))
+    if small.config.tie_weights:
+        small.transformer.wte = Int8Embedding(small.lm_head, small.transformer.wte.weight.dtype)
     return small
 
 # %% ../nbs/23_kv_cache.ipynb #3689b16d
-def decode_one(model: nn.Module, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache) -> Tensor:
+def decode_one(
+    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
+) -> Tensor:
     """Read one token of each row, (B, 1), and return the next logits, (B, 1, V)."""
     return model.lm_head(model.run(idx, where, allowed, cache))
 
 
+def decode_one_fast(
+    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
+) -> Tensor:
+    """:func:`decode_one` for the compiler, each product and each attention in the way that suits one row."""
+    with ReadFast():
+        return decode_one(model, idx, where, allowed, cache)
+
+
 def keep_in_place(cache: KVCache) -> KVCache:
-    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then write to it."""
+    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then write to it.
+
+    Another cache is no other kind of call. With it the graph is recorded again, and nothing is compiled.
+    """
     import torch._dynamo
 
     for layer in cache.layers:
-        torch._dynamo.mark_static_address(layer.keys)
-        torch._dynamo.mark_static_address(layer.values)
+        torch._dynamo.mark_static_address(layer.keys, guard=False)
+        torch._dynamo.mark_static_address(layer.values, guard=False)
     return cache
 
 
@@ -373,59 +482,97 @@ def compiled(device: str) -> Callable[..., Tensor]:
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
-    how = {"mode": "reduce-overhead"} if device == "cuda" else {"dynamic": True}
-    limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.6
-    return dynamo.patch({limit: 64})(torch.compile(decode_one, fullgraph=True, **how))
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {"dynamic": True}
+    new = hasattr(dynamo, "recompile_limit")  # torch 2.6, whose compiler looks through function modes
+    step = torch.compile(decode_one_fast if new else decode_one, fullgraph=True, **how)
+    return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
 # %% ../nbs/23_kv_cache.ipynb #913020e7
-class CachedLogits:
-    """The next logits of a model that reads every token once: what :mod:`gpt2_book.sampling` calls in a loop.
+SMALL = 2**25  # multiplications for which one thread is enough
+
+
+@contextmanager
+def few_threads(work: int, device: torch.device) -> Iterator[None]:
+    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it is as many as before."""
+    before = torch.get_num_threads()
+    if work >= SMALL or device.type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class NextLogits:
+    """The next logits of a model without dropout: what :mod:`gpt2_book.sampling` calls in a loop.
+
+    Shapes:
+        idx: (B, T), with a mask (B, T) where rows are padded on the left; returns (B, 1, V)
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model: Any = model
+        self.modules, tensors = list(model.modules()), (*model.parameters(), *model.buffers())
+        self.numbers, self.device = sum(t.numel() for t in tensors), tensors[0].device
+
+    @torch.no_grad()
+    def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
+        with few_threads(self.numbers * idx.numel(), self.device), decoding(self.model, self.modules):
+            return self.model.next_logits(idx, mask=mask)
+
+# %% ../nbs/23_kv_cache.ipynb #9a24f0c8
+class CachedLogits(NextLogits):
+    """:class:`NextLogits` that reads every token once.
 
     A call with more columns than the last one reads the new columns only, and takes it that the others are the same.
     A call with as many or fewer, as from a window that slides, starts over, and so does one with more or fewer rows.
 
     Args:
         model: a :class:`gpt2_book.model.GPT`, or its :func:`int8`.
-        compile: have the step for one token compiled.
+        compile: have the step for one token compiled. While the model has forward hooks it runs uncompiled.
         chunk: the most tokens of a prompt that are read at once.
-
-    Shapes:
-        idx: (B, T), with a mask (B, T) where rows are padded on the left; returns (B, 1, V)
     """
 
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
         for p in model.parameters():  # two ways that read rows, and a mapped file has columns
-            if compile or (p.element_size() == 2 and p.device.type == "cpu"):
+            if (compile or (p.element_size() == 2 and p.device.type == "cpu")) and not p.is_contiguous():
                 p.data = p.data.contiguous()
-        self.model, self.compile, self.chunk, self.cache = twin(model), compile, chunk, None
+        super().__init__(model)
+        self.compile, self.chunk, self.cache = compile, chunk, None
 
     @torch.no_grad()
     def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.cache is None or self.cache.batch != len(idx):
-            self.cache = self.empty_cache(len(idx))
-        seen = self.cache.length
-        if idx.size(1) <= seen:
+            self.cache = kept_cache(self, len(idx)) if self.compile else self.empty_cache(len(idx))
+        if idx.size(1) <= self.cache.length:
             self.cache.reset()
-            seen = 0
-        for start in range(seen, idx.size(1), self.chunk):
-            end = min(start + self.chunk, idx.size(1))
-            logits = self.read(idx[:, start:end], None if mask is None else mask[:, :end])
+        start = self.cache.length
+        with few_threads(self.numbers * (idx.numel() - len(idx) * start), self.device):
+            for part in idx[:, start:].split(self.chunk, dim=1):
+                end = self.cache.length + part.size(1)
+                logits = self.read(part, None if mask is None else mask[:, :end])
         return logits
 
     def read(self, new: Tensor, mask: Tensor | None) -> Tensor:
         """Read the next tokens, (B, T), and return the logits after the last, (B, 1, V)."""
-        if not self.compile or new.size(1) > 1:
-            return self.model.next_logits(new, mask=mask, cache=self.cache)
-        new = new.contiguous()  # a slice of a longer text has strides that change with its length
+        if not self.compile or new.size(1) > 1 or hooked(self.modules):
+            with decoding(self.model, self.modules):
+                return self.model.next_logits(new, mask=mask, cache=self.cache)
+        new = new.clone(memory_format=torch.contiguous_format)  # a slice of a text has strides of that text's length
         where, allowed = places(new, mask, self.cache)
-        return compiled(new.device.type)(self.model, new, where, allowed, self.cache).clone()
+        with decoding(self.model, self.modules, fast=False):
+            return compiled(new.device.type)(self.model, new, where, allowed, self.cache).clone()
 
     def empty_cache(self, batch: int) -> KVCache:
+        """Make a cache for the model as it is now, for so many rows."""
         config, wpe = self.model.config, self.model.transformer.wpe.weight
-        fixed, dtype = self.compile and wpe.device.type == "cuda", wpe.dtype
-        if wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile:
+        fixed, dtype = self.compile and on_a_graph(wpe.device), wpe.dtype
+        kernels = {vars(module).get("attend", F.scaled_dot_product_attention) for module in self.modules}
+        if wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile and len(kernels) == 1:
             dtype = torch.float32  # as attend_one computes: nothing is converted twice
         cache = KVCache(config.n_layer, config.n_head, config.n_embd // config.n_head, config.block_size,
                         batch=batch, dtype=dtype, device=wpe.device, fixed=fixed, bands=config.bands)  # fmt: skip
@@ -433,4 +580,36 @@ class CachedLogits:
 
     def reorder(self, rows: Tensor) -> None:
         """Let row ``b`` go on from what row ``rows[b]`` has read; ``rows`` is (B,)."""
+        assert self.cache is not None, "nothing was read yet"
         self.cache.reorder(rows)
+
+# %% ../nbs/23_kv_cache.ipynb #ab35a1d9
+def kept_cache(reader: CachedLogits, batch: int) -> KVCache:
+    """Take a cache that an earlier text has left, or make one; when the reader is gone, the next may have it."""
+    model = reader.model
+    wpe, shared = model.transformer.wpe.weight, _decoders(model)
+    fits = (batch, model.config, wpe.dtype, wpe.device, torch.is_inference_mode_enabled())
+    with shared.lock:
+        found = next((entry for entry in shared.caches if entry[0] == fits), None)
+        if found is not None:
+            shared.caches.remove(found)
+            found[1].reset()
+    cache = reader.empty_cache(batch) if found is None else found[1]
+    weakref.finalize(reader, _leave, shared.caches, (fits, cache)).atexit = False
+    return cache
+
+
+def _leave(caches: list, entry: tuple[tuple, KVCache]) -> None:
+    caches.append(entry)
+    del caches[:-4]  # more would only hold memory
+
+
+def on_a_graph(device: torch.device) -> bool:
+    """Is a compiled step recorded there, and played back?"""
+    return device.type == "cuda"
+
+
+def hooked(modules: Sequence[nn.Module]) -> bool:
+    """Does anything listen to what the modules compute?"""
+    everywhere = torch.nn.modules.module._has_any_global_hook()
+    return everywhere or any(m._forward_hooks or m._forward_pre_hooks for m in modules)

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +18,12 @@ from . import pretrained, sampling
 from .block import Block
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import CachedLogits, KVCache, places, within
+from .kv_cache import CachedLogits, KVCache, NextLogits, places, within
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # %% auto #0
 __all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'Saved', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
@@ -77,36 +81,68 @@ GPT2_SIZES = {
 class Generates:
     """Text generation for a model that has ``next_logits`` and a ``config`` with a ``block_size``."""
 
-    def reader(self, cache: bool, compile: bool) -> Callable[..., Tensor]:
-        """Return what gives :mod:`gpt2_book.sampling` the next logits: a reader with a cache, or the bare model."""
-        return CachedLogits(self, compile=compile) if cache else self.next_logits
+    config: GPTConfig
+
+    def reader(self, cache: bool, compile: bool) -> NextLogits:
+        """Return what gives :mod:`gpt2_book.sampling` the next logits, without dropout."""
+        if compile and not cache:
+            raise ValueError("compile=True needs the cache: what is compiled is the step that reads one token")
+        model: Any = self
+        return CachedLogits(model, compile=compile) if cache else NextLogits(model)
 
     def stream(
-        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how
-    ) -> Iterator[Tensor]:
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        compile: bool = False, **how: Unpack[sampling.Options],
+    ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen."""
-        how["block_size"] = self.config.block_size
-        return sampling.stream(self.reader(cache, compile), idx, max_new_tokens, **how)
+        read, window = self.reader(cache, compile), self.config.block_size
+        return sampling.stream(read, idx, max_new_tokens, mask=mask, block_size=window, **how)
 
-    def generate(self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how) -> Tensor:
+    @overload
+    def generate(
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        compile: bool = False, return_scores: Literal[False] = False, **how: Unpack[sampling.Options],
+    ) -> Tensor: ...  # fmt: skip
+
+    @overload
+    def generate(
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        compile: bool = False, return_scores: Literal[True], **how: Unpack[sampling.Options],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+    def generate(
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        compile: bool = False, return_scores: bool = False, **how: Unpack[sampling.Options],
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Append tokens to each row, without dropout.
 
         Args:
+            mask: False or 0 where a row is padded on the left.
             cache: keep the keys and values of what was read; without it, every step reads everything again.
-            compile: have the step compiled, which takes half a minute once and makes it two to three times as fast.
-            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the other options of
-                :func:`gpt2_book.sampling.stream`.
+            compile: have the step compiled, which takes half a minute once and pays for long texts and large models.
+            return_scores: return two tensors, the tokens and the logits by which each was chosen.
+            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the other
+                :class:`gpt2_book.sampling.Options`.
 
         Shapes:
-            (B, T) to (B, T + max_new_tokens)
-        """
-        how["block_size"] = self.config.block_size
-        return sampling.generate(self.reader(cache, compile), idx, max_new_tokens, **how)
+            (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens, V)
 
-    def beam_search(self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how):
+        Raises:
+            TypeError: when there is no option of that name.
+            ValueError: when an option, the prompt or the mask cannot be, or the model's logits are no numbers.
+        """
+        read, window = self.reader(cache, compile), self.config.block_size
+        return sampling.generate(
+            read, idx, max_new_tokens, mask=mask, block_size=window, return_scores=return_scores, **how
+        )
+
+    def beam_search(
+        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how: Any
+    ) -> Any:
         """Append the likeliest tokens that a search finds; ``how`` as for :func:`gpt2_book.sampling.beam_search`."""
         read = self.reader(cache, compile)
-        how |= {"block_size": self.config.block_size, "reorder": read.reorder if cache else None}
+        how["block_size"] = self.config.block_size
+        how["reorder"] = read.reorder if isinstance(read, CachedLogits) else None
         return sampling.beam_search(read, idx, max_new_tokens, **how)
 
 # %% ../nbs/20_gpt2.ipynb #51a1aa6a

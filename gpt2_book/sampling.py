@@ -6,14 +6,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import torch
 from torch import Tensor
 
+from .attention import as_mask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # %% auto #0
 __all__ = ['Generators', 'draw', 'top_k_filter', 'top_p_filter', 'min_p_filter', 'penalize_repetition', 'filter_logits',
-           'sample_token', 'pad_left', 'stream', 'generate', 'StopStrings', 'complete', 'beam_search']
+           'sample_token', 'pad_left', 'Options', 'stream', 'generate', 'StopStrings', 'complete', 'beam_search']
 
 # %% ../nbs/22_sampling.ipynb #22a5c0a3
 Generators = torch.Generator | Sequence[torch.Generator] | None
@@ -50,14 +57,42 @@ def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
     Raises:
         ValueError: when a row has no distribution to draw from, or the generators are not one for each row.
     """
+    _refuse(_broken(logits))
+    return _draw(logits, generator)
+
+
+def _draw(logits: Tensor, generator: Generators) -> Tensor:
+    """:func:`draw` without a look at the logits; what it draws from a broken row is some token."""
     u = _uniform(logits.size(0), generator, logits.device)  # (B, 1)
     cumulative = logits.softmax(-1).cumsum(-1, dtype=u.dtype)  # (B, V)
-    total = cumulative[:, -1:]  # (B, 1)
-    if not logits.is_cuda and total.isnan().any():  # on a GPU, asking would make the CPU wait
-        raise ValueError("nothing to draw from: a row of logits holds NaN or infinity, or nothing but minus infinity")
-    return torch.searchsorted(cumulative, (1 - u) * total)  # (B, 1): the first token that reaches it
+    thrown = (1 - u) * cumulative[:, -1:]  # (B, 1)
+    return torch.searchsorted(cumulative, thrown).clamp(max=logits.size(-1) - 1)  # the first that reaches it
+
+# %% ../nbs/22_sampling.ipynb #b2c1d0e9
+def _broken(logits: Tensor) -> Tensor:
+    """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity, (B,)."""
+    return ~logits.amax(-1).isfinite()
+
+
+def _refuse(broken: Tensor, position: Tensor | int | None = None) -> None:
+    """Raise a ``ValueError`` that names the first broken row (B,), and where its token was to stand."""
+    if not broken.any():
+        return
+    row = int(broken.int().argmax())
+    if isinstance(position, Tensor):
+        position = int(position[row])
+    where = "" if position is None else f" for the token at position {position}"
+    raise ValueError(
+        f"nothing to draw from: the logits of row {row}{where} hold NaN or infinity, or nothing but minus infinity"
+    )
 
 # %% ../nbs/22_sampling.ipynb #56726b4c
+def _whole(name: str, number: Any) -> None:
+    """Raise a ``ValueError`` for what is no whole number."""
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise ValueError(f"{name} must be a whole number, not {number!r}")
+
+
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
     """Keep the ``k`` largest logits, and all that tie with the smallest of them; set the others to minus infinity.
 
@@ -65,10 +100,11 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
         logits: (..., V), returned in the same shape
 
     Raises:
-        ValueError: when ``k`` is less than 1.
+        ValueError: when ``k`` is less than 1, or no whole number.
 
     Source: Fan et al. (2018), section 5.
     """
+    _whole("top_k", k)
     if k < 1:
         raise ValueError(f"top_k must be at least 1, not {k}")
     kth_largest = logits.topk(min(k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
@@ -101,6 +137,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
             break
         n = min(V, 8 * n)
     n_kept = (mass.cumsum(-1) - mass < p).sum(-1, keepdim=True)  # (..., 1): less than p stands before each
+    n_kept = n_kept.clamp(min=1)  # where all is NaN
     border = largest.gather(-1, n_kept - 1)  # (..., 1): the logit of the token that crosses p
     above, tied = logits > border, logits == border
     first = tied.cumsum(-1) <= n_kept - above.sum(-1, keepdim=True)  # of the tied ones, as many as still fit
@@ -130,7 +167,7 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *, mask: Te
 
     Args:
         penalty: above 1 discourages repetition, below 1 encourages it.
-        mask: True where a real token stands in ``idx``; what is padding is not penalized.
+        mask: True (or 1) where a real token stands in ``idx``; what is padding is not penalized.
 
     Shapes:
         logits: (B, V), returned in the same shape; idx and mask: (B, T)
@@ -143,7 +180,7 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *, mask: Te
     if not 0 < penalty < float("inf"):
         raise ValueError(f"repetition_penalty must be finite and above 0, not {penalty}")
     B, V = logits.shape
-    where = idx if mask is None else idx.masked_fill(~mask, V)
+    where = idx if mask is None else idx.masked_fill(~as_mask(mask), V)
     seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device).scatter_(1, where, True)[:, :V]  # (B, V)
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -191,19 +228,24 @@ def sample_token(
         returns: (B, 1) int64
 
     Raises:
-        ValueError: when the temperature is negative or not finite, or a filter's setting is out of range.
+        ValueError: when the temperature is negative or not finite, a filter's setting is out of range, or a row has no
+            distribution to choose from.
     """
-    return _choose(logits.float(), temperature, generator, filters)[0]
+    chosen, kept = _choose(logits.float(), temperature, generator, filters)
+    _refuse(_broken(kept))
+    return chosen
 
 
-def _choose(logits: Tensor, temperature: float, generator: Generators, filters: dict) -> tuple[Tensor, Tensor]:
-    """Return the chosen tokens (B, 1) and the logits that they were chosen by (B, V)."""
+def _choose(
+    logits: Tensor, temperature: float, generator: Generators, filters: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Return the chosen tokens (B, 1), some token in a broken row, and the logits they were chosen by (B, V)."""
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be finite and at least 0, not {temperature}")
     if temperature == 0:
         return logits.argmax(-1, keepdim=True), logits  # (B, 1)
     logits = filter_logits(logits, temperature=temperature, **filters)
-    return draw(logits, generator=generator), logits
+    return _draw(logits, generator), logits
 
 # %% ../nbs/22_sampling.ipynb #5d491b1a
 def pad_left(prompts: Sequence[Sequence[int]], *, pad: int = 0) -> tuple[Tensor, Tensor]:
@@ -223,10 +265,15 @@ def pad_left(prompts: Sequence[Sequence[int]], *, pad: int = 0) -> tuple[Tensor,
     return idx, torch.arange(T) >= T - torch.tensor(lengths)[:, None]  # (B, T)
 
 # %% ../nbs/22_sampling.ipynb #2d360f23
-def _check(idx: Tensor, max_new_tokens: int, mask: Tensor | None, block_size: int | None) -> Tensor | None:
-    """Refuse what cannot be continued; return the mask, or None where no row has padding."""
+def _check(
+    idx: Tensor, max_new_tokens: int, mask: Tensor | None, block_size: int | None
+) -> Tensor | None:
+    """Refuse what cannot be continued; return the mask in booleans, or None where no row has padding."""
     if idx.ndim != 2 or idx.size(1) == 0:
         raise ValueError(f"the prompt must be (B, T) with at least one token, not {tuple(idx.shape)}")
+    if idx.is_floating_point() or idx.dtype == torch.bool:
+        raise ValueError(f"the prompt must be whole numbers, the ids of tokens, not {idx.dtype}")
+    _whole("max_new_tokens", max_new_tokens)
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be at least 0, not {max_new_tokens}")
     if block_size is not None and block_size < 1:
@@ -235,7 +282,7 @@ def _check(idx: Tensor, max_new_tokens: int, mask: Tensor | None, block_size: in
         return None
     if mask.shape != idx.shape:
         raise ValueError(f"mask {tuple(mask.shape)} must be shaped like the prompt {tuple(idx.shape)}")
-    mask = mask.bool()
+    mask = as_mask(mask)
     if not mask[:, -1].all() or (mask[:, :-1] & ~mask[:, 1:]).any():
         raise ValueError("padding must stand on the left: the mask has False after True, or a row without a token")
     return None if mask.all() else mask
@@ -247,50 +294,99 @@ def _next_logits(logits_of: Callable[..., Tensor], text: Tensor, mask: Tensor | 
     padding = {} if mask is None else {"mask": mask[:, window]}
     return logits_of(text[:, window], **padding)[:, -1].float()  # (B, V)
 
+# %% ../nbs/22_sampling.ipynb #e5f4a3bc
+class Options(TypedDict, total=False):
+    """How :func:`stream` and :func:`generate` choose and when they stop; each may be left out."""
+
+    temperature: float  # 1.0; 0 takes the likeliest token
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    generator: Generators  # one, or one for each row
+    repetition_penalty: float  # 1.0, none; over the prompt and all new tokens
+    stop_tokens: Sequence[int]  # ids at which a row stops
+    stop_when: Callable[[Tensor], Tensor] | None  # of the new tokens (B, n): which rows stop, (B,)
+    pad: int | None  # what follows in a row that has stopped: by default the first of stop_tokens, or 0
+
+
+def _check_options(how: Mapping[str, Any], rows: int) -> None:
+    """Refuse options that there are not, and values that cannot be, before a model has read anything."""
+    if unknown := sorted(how.keys() - Options.__annotations__.keys()):
+        raise TypeError(f"no option is called {', '.join(unknown)}; there are {', '.join(Options.__annotations__)}")
+    one, heat = torch.zeros(1, 1, device="cpu"), how.get("temperature", 1.0)
+    _choose(one, heat, None, {})
+    filter_logits(one, temperature=heat or 1.0, **{name: how.get(name) for name in ("top_k", "top_p", "min_p")})
+    penalize_repetition(one, one.long(), how.get("repetition_penalty", 1.0))
+    own = how.get("generator")
+    if not isinstance(own, torch.Generator | None) and len(own) != rows:
+        raise ValueError(f"{len(own)} generators for {rows} rows; give one, or one for each row")
+    _check_stops(how.get("stop_tokens", ()), how.get("pad"))
+
+
+def _check_stops(stop_tokens: Sequence[int], pad: int | None) -> None:
+    for token in stop_tokens:
+        _whole("a stop token", token)
+    if pad is not None:
+        _whole("pad", pad)
+
 # %% ../nbs/22_sampling.ipynb #3035c1fa
 @torch.no_grad()
 def _steps(
-    logits_of, idx, max_new_tokens, *, mask=None, block_size=None, stop_tokens=(), stop_when=None, pad=None,
-    repetition_penalty=1.0, temperature=1.0, generator=None, **filters,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, mask: Tensor | None = None,
+    block_size: int | None = None, *, patient: bool = False, stop_tokens: Sequence[int] = (),
+    stop_when: Callable[[Tensor], Tensor] | None = None, pad: int | None = None, repetition_penalty: float = 1.0,
+    temperature: float = 1.0, generator: Generators = None, **filters: Any,
 ) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Yield for each step the chosen tokens (B, 1) and the logits that they were chosen by (B, V)."""
+    """Yield for each step the chosen tokens (B, 1) and the logits that they were chosen by (B, V).
+
+    Args:
+        patient: see whether all logits were numbers when the last token is chosen, and not before, but on a CPU.
+    """
     (B, T), n = idx.shape, max_new_tokens
     text = torch.cat([idx, idx.new_empty(B, n)], dim=1)  # (B, T + n)
     mask = None if mask is None else torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
-    stops = torch.tensor(stop_tokens, dtype=torch.long, device=idx.device)
-    pad = (stop_tokens[0] if len(stop_tokens) else 0) if pad is None else pad
+    stops, filling = _stops(stop_tokens, pad, idx.device)
     stopped = torch.zeros(B, 1, dtype=torch.bool, device=idx.device)
+    broken_at = idx.new_full((B,), -1)
     for t in range(T, T + n):
         real = None if mask is None else mask[:, :t]
         logits = _next_logits(logits_of, text[:, :t], real, block_size)  # (B, V)
         if repetition_penalty != 1:
             logits = penalize_repetition(logits, text[:, :t], repetition_penalty, mask=real)
         chosen, logits = _choose(logits, temperature, generator, filters)
-        text[:, t : t + 1] = chosen = chosen.masked_fill(stopped, pad)
+        broken_at = broken_at.where((broken_at >= 0) | ~_broken(logits), t)
+        if not patient or logits.device.type == "cpu":
+            _refuse(broken_at >= 0, broken_at)
+        text[:, t : t + 1] = chosen = chosen.masked_fill(stopped, filling)
         yield chosen, logits
         if len(stops):
             stopped = stopped | torch.isin(chosen, stops)
         if stop_when is not None:
             stopped = stopped | stop_when(text[:, T : t + 1]).view(B, 1)
         if (len(stops) or stop_when is not None) and stopped.all():
-            return
+            break
+    _refuse(broken_at >= 0, broken_at)
+
+
+def _stops(stop_tokens: Sequence[int] | None, pad: int | None, device: torch.device) -> tuple[Tensor, int]:
+    """Return the stop tokens in a tensor, and what follows one of them."""
+    ids = [operator.index(token) for token in stop_tokens or ()]
+    return torch.tensor(ids, dtype=torch.long, device=device), (ids or [0])[0] if pad is None else pad
 
 # %% ../nbs/22_sampling.ipynb #3258710a
 def stream(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None, block_size: int | None = None, **how,
+    mask: Tensor | None = None, block_size: int | None = None, **how: Unpack[Options],
 ) -> Iterator[Tensor]:  # fmt: skip
     """Yield the next token of every row, step by step, until there are ``max_new_tokens`` or every row has stopped.
 
     Args:
         logits_of: maps tokens (B, T), and with padding ``mask=`` (B, T), to logits (B, T', V); the last are used.
-        mask: False where a row is padded on the left, as :func:`pad_left` makes it.
+        mask: False or 0 where a row is padded on the left, as :func:`pad_left` makes it.
         block_size: the longest input of ``logits_of``; longer texts are cut to their newest tokens (a sliding window).
-        how: ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``generator``, as for :func:`sample_token`;
-            ``repetition_penalty``, as for :func:`penalize_repetition`, over the prompt and all new tokens;
-            ``stop_tokens``, ids at which a row stops; ``stop_when``, a function of the new tokens (B, n) that says
-            which rows stop (B,), such as :class:`StopStrings`; ``pad``, what follows in a row that has stopped,
-            by default the first of ``stop_tokens``, or 0.
+        how: the :class:`Options`. ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``generator`` are as for
+            :func:`sample_token`, ``repetition_penalty`` as for :func:`penalize_repetition`, and a
+            :class:`StopStrings` can be ``stop_when``.
 
     Shapes:
         idx: (B, T) int64
@@ -298,28 +394,48 @@ def stream(
 
     Raises:
         ValueError: when the prompt, the mask or an option is not as described; at once, not at the first token.
+            Later, when there is nothing to choose from: the logits of a row hold NaN, say.
+        TypeError: when there is no option of that name; at once as well.
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
-    steps = _steps(logits_of, idx, max_new_tokens, mask=mask, block_size=block_size, **how)
-    return (chosen for chosen, _ in steps)
+    _check_options(how, len(idx))
+    return (chosen for chosen, _ in _steps(logits_of, idx, max_new_tokens, mask, block_size, **how))
 
-
+# %% ../nbs/22_sampling.ipynb #18c7d6ef
+@overload
 def generate(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None, block_size: int | None = None, return_scores: bool = False, **how,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    block_size: int | None = None, return_scores: Literal[False] = False, **how: Unpack[Options],
+) -> Tensor: ...  # fmt: skip
+@overload
+def generate(
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    block_size: int | None = None, return_scores: Literal[True], **how: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def generate(
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    block_size: int | None = None, return_scores: bool, **how: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def generate(
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    block_size: int | None = None, return_scores: bool = False, **how: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Append up to ``max_new_tokens`` tokens to every row of ``idx``; the options are those of :func:`stream`.
+    """Append up to ``max_new_tokens`` tokens to every row of ``idx``; the arguments are those of :func:`stream`.
 
     Args:
-        return_scores: return also the logits by which each token was chosen, after penalty and filters.
+        return_scores: return two tensors, the tokens and the logits by which each was chosen, after penalty and
+            filters. Without it the tokens alone are returned.
 
     Shapes:
         idx: (B, T) int64
-        returns: (B, T + n) int64, with scores (B, n, V) float32; n is less than ``max_new_tokens`` where all stopped
+        returns: (B, T + n) int64, or with scores that and (B, n, V) float32; n is less than ``max_new_tokens`` where
+        all stopped
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
+    _check_options(how, len(idx))
     tokens, scores = [idx], []
-    for chosen, logits in _steps(logits_of, idx, max_new_tokens, mask=mask, block_size=block_size, **how):
+    for chosen, logits in _steps(logits_of, idx, max_new_tokens, mask, block_size, patient=True, **how):
         tokens.append(chosen)
         if return_scores:
             scores.append(logits.clone())  # the next step may write where this one stands
@@ -411,9 +527,13 @@ def _take_beams(x: Tensor, which: Tensor) -> Tensor:
 class _BeamSearch:
     """The unfinished beams of every prompt, best first, and the texts that have finished."""
 
-    def __init__(self, idx, max_new_tokens, n_beams, length_penalty, stop_tokens, pad, mask):
+    def __init__(
+        self, idx: Tensor, max_new_tokens: int, n_beams: int, length_penalty: float, stop_tokens: Sequence[int],
+        pad: int | None, mask: Tensor | None,
+    ):  # fmt: skip
         (B, self.T), device = idx.shape, idx.device
-        text = torch.cat([idx, idx.new_full((B, max_new_tokens), pad)], dim=1)  # (B, T + n)
+        self.stops, filling = _stops(stop_tokens, pad, device)
+        text = torch.cat([idx, idx.new_full((B, max_new_tokens), filling)], dim=1)  # (B, T + n)
         self.text = text[:, None].repeat(1, n_beams, 1)  # (B, K, T + n)
         self.mask = None
         if mask is not None:
@@ -422,7 +542,6 @@ class _BeamSearch:
         self.scores = torch.full((B, n_beams), float("-inf"), device=device)
         self.scores[:, 0] = 0.0  # all beams are the same at first: only one may have successors
         self.open = torch.ones(B, 1, dtype=torch.bool, device=device)  # can an unfinished text still win?
-        self.stops = torch.tensor(stop_tokens, dtype=torch.long, device=device)
         self.length_penalty, self.finished = length_penalty, _Finished(self.text)
 
     def read(self, t: int) -> tuple[Tensor, Tensor | None]:
@@ -454,7 +573,7 @@ def beam_search(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, n_beams: int, length_penalty: float = 1.0,
     stop_tokens: Sequence[int] = (), pad: int | None = None, mask: Tensor | None = None, block_size: int | None = None,
     reorder: Callable[[Tensor], None] | None = None, return_scores: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+) -> Any:  # fmt: skip
     """Return for every row the likeliest continuation that a search with ``n_beams`` unfinished texts at a time finds.
 
     Args:
@@ -462,25 +581,25 @@ def beam_search(
         length_penalty: a finished text's score is its log-probability over its length to this power.
         stop_tokens: ids that finish a text; ``pad`` (by default the first of them, or 0) fills the row after it.
         reorder: called with the rows (B * n_beams,) that go on, when they change places; for a cache.
-        return_scores: return also the scores of the texts.
+        return_scores: return two tensors, the texts and their scores. Without it the texts alone are returned.
 
     Shapes:
         idx: (B, T) int64
         returns: (B, T + n) int64, with scores (B,) float32
 
     Raises:
-        ValueError: when the prompt, the mask or a number is out of range.
+        ValueError: when the prompt, the mask or a number is out of range, or the logits of a row hold NaN, say.
 
     Source: Sutskever et al. (2014), section 3.2.
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
-    if n_beams < 1:
-        raise ValueError(f"n_beams must be at least 1, not {n_beams}")
-    pad = (stop_tokens[0] if len(stop_tokens) else 0) if pad is None else pad
+    _check_search(n_beams, length_penalty, stop_tokens, pad)
     search = _BeamSearch(idx, max_new_tokens, n_beams, length_penalty, stop_tokens, pad, mask)
     for t in range(idx.size(1), idx.size(1) + max_new_tokens):
         text, real = search.read(t)
-        moved = search.step(t, _next_logits(logits_of, text, real, block_size))
+        logits = _next_logits(logits_of, text, real, block_size)  # (B * K, V)
+        _refuse(_broken(logits).view(-1, n_beams).any(1), t)
+        moved = search.step(t, logits)
         if not search.open.any():
             break
         if reorder is not None and not torch.equal(moved, torch.arange(len(moved), device=moved.device)):
@@ -488,3 +607,11 @@ def beam_search(
     best, lengths = search.finished, search.finished.lengths[:, 0]
     text = best.text[:, 0, : idx.size(1) + int(lengths.max())]  # (B, T + n)
     return (text, best.scores[:, 0].masked_fill(lengths == 0, 0.0)) if return_scores else text
+
+def _check_search(n_beams: int, length_penalty: float, stop_tokens: Sequence[int], pad: int | None) -> None:
+    _whole("n_beams", n_beams)
+    if n_beams < 1:
+        raise ValueError(f"n_beams must be at least 1, not {n_beams}")
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"length_penalty must be finite, not {length_penalty}")
+    _check_stops(stop_tokens, pad)

@@ -83,7 +83,7 @@ def test_places_are_those_of_the_definition(start, T, pads, fixed):
         if allowed is None:  # attention's own: all of the past, and itself
             allowed = causal_mask(T, S)
         allowed, where = allowed.expand(B, 1, T, columns), where.expand(B, T)
-        assert cache.position.tolist() == list(range(start, S)) and cache.visible == columns
+        assert cache.ends.position.tolist() == list(range(start, S)) and cache.ends.visible == columns
         for b, pad in enumerate(pads if real is not None else [0] * B):
             for t in range(T):
                 column = start + t
@@ -103,7 +103,7 @@ def test_a_cache_that_is_too_small_says_so():
     assert tight.length == 3  # nothing happened
     tight.grow(2)
     tight.reset()
-    assert tight.length == 0 and tight.position.tolist() == []
+    assert tight.length == 0 and tight.ends.position.tolist() == []
     with pytest.raises(ValueError, match="real must be \\(B, S\\) with S = 4"):
         places(torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match="chunk must be at least 1, not 0"):
@@ -254,62 +254,258 @@ def test_int8_is_within_half_a_step_and_stays_tied():
 
 
 # ../nbs/23_kv_cache.ipynb #721bc27a
-def test_a_twin_shares_the_weights_and_leaves_the_model_alone():
-    from gpt2_book.kv_cache import MatVec, twin
+def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
+    from gpt2_book.kv_cache import Int8Linear, shared_copy
 
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8, dropout=0.5)).train()
+    model.transformer.h[0].mlp.register_forward_hook(lambda module, args, out: setattr(module, "seen", out))
+    model(torch.zeros(1, 3, dtype=torch.long))  # a hook that keeps what it sees, with its gradient
     before = {name: t.clone() for name, t in model.state_dict().items()}
     kinds = [type(m) for m in model.modules()]
-    other = twin(model)
-    int8(model)
-    CachedLogits(model)(torch.zeros(1, 3, dtype=torch.long))
-    assert model.training and kinds == [type(m) for m in model.modules()]
+    other, small = shared_copy(model), int8(model)
+    other.register_forward_hook(lambda module, args, out: None)
+    assert model.training and kinds == [type(m) for m in model.modules()] and not model._forward_hooks
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert {p.data_ptr() for p in other.parameters()} == {p.data_ptr() for p in model.parameters()}
-    assert not other.training and isinstance(other.lm_head, MatVec) and other.lm_head.weight is model.lm_head.weight
-    idx = torch.arange(8)[None]
-    with torch.no_grad():
-        model.transformer.h[0].mlp.c_fc.weight.mul_(2)  # as an optimizer would
-        torch.testing.assert_close(other(idx)[0], model.eval()(idx)[0])
-    matrix = model.transformer.h[0].mlp.c_fc.weight
-    matrix.data = matrix.data.T.contiguous().T  # as mapped from a file
-    expected = matrix.detach().clone()
-    assert CachedLogits(model).model.transformer.h[0].mlp.c_fc.weight.T.is_contiguous()  # left as it is
-    assert CachedLogits(model, compile=True).model.transformer.h[0].mlp.c_fc.weight is matrix
-    assert matrix.is_contiguous() and torch.equal(matrix, expected)
-    matrix.data = matrix.data.T.contiguous().T.bfloat16()
-    assert not matrix.is_contiguous() and CachedLogits(model).model.transformer.h[0].mlp.c_fc.weight.is_contiguous()
-    assert torch.equal(matrix, expected.bfloat16())
+    assert isinstance(small.lm_head, Int8Linear) and not small.training and small.transformer.h[0].mlp._forward_hooks
+    assert small.transformer.ln_f.weight is model.transformer.ln_f.weight
+
+
+# ../nbs/23_kv_cache.ipynb #c1a20b3e
+def test_decoding_leaves_a_model_as_it_was():
+    from gpt2_book import kv_cache
+    from gpt2_book.kv_cache import decoding
+
+    idx, threads = torch.arange(6)[None], torch.get_num_threads()
+
+
+    def state(model):
+        return [(m.training, {k: v for k, v in vars(m).items() if k in ("forward", "attend")}) for m in model.modules()]
+
+
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+                model = GPT(GPTConfig(block_size=16, vocab_size=11, n_layer=2, n_head=2, n_embd=8, dropout=0.5)).to(dtype)
+                model.transformer.h[0].eval()  # modes differ
+                before = state(model)
+                for cache in (True, False):
+                    model.generate(idx, 3, temperature=0, cache=cache)
+                    model.beam_search(idx, 3, n_beams=2, cache=cache)
+                    steps = model.stream(idx, 5, cache=cache)
+                    next(steps)
+                    assert state(model) == before  # between two tokens
+                    del steps
+                    handle = model.transformer.h[1].register_forward_hook(lambda *_: 1 / 0)
+                    with pytest.raises(ZeroDivisionError):
+                        model.generate(idx, 3, cache=cache)
+                    handle.remove()
+                    assert state(model) == before and torch.get_num_threads() == n
+                with decoding(model):  # two at once: what the first leaves, the second still has
+                    with decoding(model):
+                        turned = state(model)
+                    assert state(model) == turned != before
+                assert state(model) == before and not kv_cache._decoders(model).undo
+    finally:
+        torch.set_num_threads(threads)
+
+
+# ../nbs/23_kv_cache.ipynb #d2b31c4f
+def test_hooks_and_kernels_of_the_model_are_those_that_decode():
+    import copy
+
+    threads = torch.get_num_threads()
+    try:
+        for n, dtype in ((1, torch.float32), (2, torch.float32), (1, torch.bfloat16), (1, torch.float64)):
+            torch.set_num_threads(n)
+            for make in (lambda model: model, int8):
+                model, seen, kernels = make(copy.deepcopy(tiny_gpt(dtype))), [], []
+                kept = model.transformer.h[1].mlp.register_forward_hook(lambda m, args, out: seen.append(out))
+                asked = model.lm_head.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+
+                def attend(q, k, v, **how):
+                    assert q.dtype == k.dtype == v.dtype
+                    kernels.append(k.size(2))
+                    return F.scaled_dot_product_attention(q, k, v, **how)
+
+                idx = torch.arange(5)[None]
+                expected = model.generate(idx, 4, temperature=0)
+                assert [out.size(1) for out in seen] == [5, 1, 1, 1, 1, 1, 1, 1]  # the head reads the last position
+                model.transformer.h[0].attn.attend = attend
+                assert torch.equal(model.generate(idx, 4, temperature=0, compile=True), expected)  # runs uncompiled
+                assert kernels == [5, 6, 7, 8] and len(seen) == 16
+                kept.remove(), asked.remove()
+                model.generate(idx, 4, temperature=0)
+                assert kernels == [5, 6, 7, 8] * 2 and len(seen) == 16
+    finally:
+        torch.set_num_threads(threads)
+
+
+# ../nbs/23_kv_cache.ipynb #e3c42d50
+def test_there_is_no_dropout_with_and_without_a_cache():
+    torch.manual_seed(0)
+    shape = {"block_size": 16, "vocab_size": 61, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    model, idx = GPT(GPTConfig(dropout=0.9, **shape)).double(), torch.arange(4)[None]
+    for mode in (False, True):
+        model.train(mode)
+        for cache in (True, False):
+            _, scores = model.generate(idx, 6, temperature=0, cache=cache, return_scores=True)
+            _, again = model.generate(idx, 6, temperature=0, cache=cache, return_scores=True)
+            searched = model.beam_search(idx, 6, n_beams=3, cache=cache)
+            streamed = torch.cat(list(model.stream(idx, 6, temperature=0, cache=cache)), dim=1)
+            if not mode and cache:
+                first, text, found = scores, streamed, searched
+            for other in (scores, again):
+                torch.testing.assert_close(other, first, rtol=0, atol=1e-5)
+            assert torch.equal(streamed, text) and torch.equal(searched, found)
+        assert all(module.training == mode for module in model.modules())
+
+
+# ../nbs/23_kv_cache.ipynb #f4d53e61
+def test_small_models_read_with_one_thread():
+    from gpt2_book import kv_cache
+
+    threads, model = torch.get_num_threads(), tiny_gpt(torch.float32)
+    idx, used = torch.arange(6)[None], []
+    handle = model.transformer.h[0].register_forward_hook(lambda *_: used.append(torch.get_num_threads()))
+    small = kv_cache.SMALL
+    try:
+        torch.set_num_threads(3)
+        for cache in (True, False):
+            model.generate(idx, 3, cache=cache)
+            steps = model.stream(idx, 4, cache=cache)
+            next(steps)
+            assert torch.get_num_threads() == 3  # also between two tokens
+            del steps
+        assert set(used) == {1} and torch.get_num_threads() == 3
+        used.clear()
+        numbers = sum(p.numel() for p in model.parameters())
+        kv_cache.SMALL = 4 * numbers  # now a prompt of six tokens is much, one token is little
+        model.generate(idx, 3)
+        assert used == [3, 1, 1]
+        used.clear()
+        kv_cache.SMALL = numbers  # now everything is
+        model.generate(idx, 3)
+        assert used == [3, 3, 3] and torch.get_num_threads() == 3
+    finally:
+        kv_cache.SMALL = small
+        torch.set_num_threads(threads)
+        handle.remove()
+    with torch.device("meta"):
+        assert sum(p.numel() for p in GPT(GPTConfig()).parameters()) > small  # GPT-2 keeps its threads
+
+
+# ../nbs/23_kv_cache.ipynb #05e64f72
+def test_a_cache_goes_when_nobody_needs_it():
+    import gc
+    import weakref
+
+    from gpt2_book import kv_cache
+
+    gc.disable()  # what goes now goes without being searched for
+    try:
+        cache = cache_for(tiny_gpt())
+        gone = [weakref.ref(cache), weakref.ref(cache.layers[0].keys)]
+        del cache
+        model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8))
+        reader = CachedLogits(model, compile=True)
+        kept = kv_cache.kept_cache(reader, 2)
+        gone += [weakref.ref(kept), weakref.ref(model)]
+        del reader, kept, model
+        assert [reference() for reference in gone] == [None] * 4
+    finally:
+        gc.enable()
+
+
+# ../nbs/23_kv_cache.ipynb #16f75083
+def test_masks_of_zeros_and_ones():
+    from gpt2_book.kv_cache import places
+    from gpt2_book.sampling import penalize_repetition
+
+    model, (idx, mask) = tiny_gpt(), pad_left([[3, 4, 5, 6], [9, 8]])
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        whole = mask.to(dtype)
+        assert torch.equal(model(idx, mask=whole)[0], model(idx, mask=mask)[0])
+        for cache in (True, False):
+            how = {"temperature": 0, "cache": cache}
+            assert torch.equal(model.generate(idx, 9, mask=whole, **how), model.generate(idx, 9, mask=mask, **how))
+        assert torch.equal(model.beam_search(idx, 5, n_beams=2, mask=whole), model.beam_search(idx, 5, n_beams=2, mask=mask))
+        assert torch.equal(penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, mask=whole[:, :2]),
+                           penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, mask=mask[:, :2]))  # fmt: skip
+    with pytest.raises(ValueError, match="may hold 0 and 1 only, not 2"):
+        model.generate(idx, 3, mask=2 * mask.long())
+    with pytest.raises(ValueError, match="may hold 0 and 1 only, not -1"):
+        model(idx, mask=-mask.long())
+    with pytest.raises(ValueError, match="whole numbers 0 and 1, not torch.float32"):
+        places(idx, mask.float())
 
 
 # ../nbs/23_kv_cache.ipynb #8a83a0b2
 def test_one_row_is_multiplied_alike_in_every_way():
-    from gpt2_book.kv_cache import Int8Linear, MatVec, attend_one, in_blocks, multiply_and_sum
+    from gpt2_book.kv_cache import ReadFast, attend_one, in_blocks, multiply_and_sum, multiply_one
 
     torch.manual_seed(0)
     for V, C in ((12, 5), (13, 5), (1, 3)):
-        layer, x = torch.nn.Linear(C, V).requires_grad_(False), torch.randn(1, 1, C)
+        layer, x = torch.nn.Linear(C, V).double().requires_grad_(False), torch.randn(1, 1, C).double()
         plain = F.linear(x, layer.weight)
-        for ours in (multiply_and_sum(x, layer.weight), *(in_blocks(x, layer.weight, n) for n in (1, 2, 3, 7) if n <= V)):
-            torch.testing.assert_close(ours, plain)
-        several = torch.randn(2, 3, C)
-        torch.testing.assert_close(multiply_and_sum(several, layer.weight), F.linear(several, layer.weight))
+        for n in (1, 2, 3, 7):
+            if n <= V:
+                torch.testing.assert_close(in_blocks(x, layer.weight, n), plain, rtol=0, atol=1e-12)
+        several, single = torch.randn(2, 3, C).double(), {"rtol": 0, "atol": 1e-5, "check_dtype": False}
+        torch.testing.assert_close(multiply_and_sum(x, layer.weight), plain, **single)  # sums in float32
+        torch.testing.assert_close(multiply_and_sum(several, layer.weight), F.linear(several, layer.weight), **single)
         scaled = multiply_and_sum(x, layer.weight, torch.arange(V))
-        torch.testing.assert_close(scaled, plain * torch.arange(V))
-        for rows in (x, torch.randn(3, 1, C), torch.randn(C)):
-            torch.testing.assert_close(MatVec(layer)(rows), layer(rows))
-    q, k, v = torch.randn(2, 3, 1, 4), torch.randn(2, 3, 6, 4), torch.randn(2, 3, 6, 4)
+        torch.testing.assert_close(scaled, plain * torch.arange(V), **single | {"atol": 1e-4})
+        for rows in (x, several, torch.randn(C).double()):
+            way = torch.compile(multiply_one, backend="eager")(rows, layer.weight, layer.bias)
+            torch.testing.assert_close(way, layer(rows), **single)
+            with ReadFast():
+                torch.testing.assert_close(layer(rows), multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
+    q, k, v = (torch.randn(2, 3, n, 4) for n in (1, 6, 6))
     mask = torch.rand(2, 1, 1, 6) < 0.5
     mask[..., -1] = True
     for allowed in (None, mask):
         loops = torch.compile(attend_one, backend="eager")(q, k, v, attn_mask=allowed)
-        torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed))
+        torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed), rtol=0, atol=1e-5)
         exact = F.scaled_dot_product_attention(*(z.bfloat16().float() for z in (q, k, v)), attn_mask=allowed)
         for way in (attend_one, torch.compile(attend_one, backend="eager")):
             for kept in (torch.bfloat16, torch.float32):
                 short = way(q.bfloat16(), k.bfloat16().to(kept), v.bfloat16().to(kept), attn_mask=allowed)
                 torch.testing.assert_close(short, exact.bfloat16(), rtol=0.01, atol=0.01)
+    first_key = {"is_causal": True}  # from the upper left corner: one query sees the first key alone
+    for z in (torch.float32, torch.bfloat16):
+        of_z = [each.to(z) for each in (q, k, v)]
+        torch.testing.assert_close(attend_one(*of_z, **first_key), F.scaled_dot_product_attention(*of_z, **first_key))
+        plus = torch.randn(2, 1, 1, 6).to(z)  # a mask that is added
+        torch.testing.assert_close(attend_one(*of_z, plus), F.scaled_dot_product_attention(*of_z, plus))
+
+
+# ../nbs/23_kv_cache.ipynb #27086194
+def test_several_threads_read_in_blocks_and_the_logits_stay():
+    from gpt2_book import kv_cache
+
+    model, idx = tiny_gpt(torch.float32), torch.arange(20)[None]
+    threads, small, cut, calls = torch.get_num_threads(), kv_cache.SMALL, kv_cache.in_blocks, []
+
+
+    def counted(x, weight, n):
+        calls.append(n)
+        return cut(x, weight, n)
+
+
+    try:
+        torch.set_num_threads(2)
+        kv_cache.SMALL, kv_cache.in_blocks = 0, counted
+        reader = CachedLogits(model)
+        for end in range(5, 21):
+            off = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
+            assert off.abs().max() < 1e-3
+        assert calls == [2] * 9 * 15 + [2]  # of the prompt the head alone reads one row
+    finally:
+        torch.set_num_threads(threads)
+        kv_cache.SMALL, kv_cache.in_blocks = small, cut
 
 
 # ../nbs/23_kv_cache.ipynb #48d249a4
@@ -358,17 +554,87 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
 
 
 def test_the_compiled_step_keeps_its_shapes_where_the_cache_is_fixed(without_a_compiler):
-    from gpt2_book.kv_cache import decode_one, keep_in_place, places, twin
+    from gpt2_book.kv_cache import decode_one_fast, keep_in_place, places
 
     model, idx = tiny_gpt(), torch.arange(20)[None]
-    copied, cache, shapes = twin(model), keep_in_place(cache_for(model, fixed=True)), set()
+    cache, shapes = keep_in_place(cache_for(model, fixed=True)), set()
     kept = [layer.keys.data_ptr() for layer in cache.layers]
     for t in range(20):
         where, allowed = places(idx[:, t : t + 1], None, cache)
-        shapes.add((where.shape, allowed.shape, cache.visible))
-        logits = decode_one(copied, idx[:, t : t + 1], where, allowed, cache)
+        shapes.add((where.shape, allowed.shape, cache.ends.visible))
+        logits = decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
         torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
     assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
+
+
+@pytest.mark.parametrize("on_a_graph", [False, True])
+def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_graph):
+    """As on a GPU, where the cache's memory belongs to the graph: a new one for each text was a new graph for each."""
+    import copy
+
+    from torch._dynamo.utils import counters
+
+    import gpt2_book.kv_cache
+
+    if on_a_graph:
+        monkeypatch.setattr("gpt2_book.kv_cache.on_a_graph", lambda device: True)
+    model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
+    monkeypatch.setattr(
+        "gpt2_book.kv_cache.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
+    )
+    how, before = {"temperature": 0, "compile": True}, counters["stats"]["unique_graphs"]
+    expected = model.generate(idx, 12, temperature=0)
+    made.clear()
+    for n in range(100):
+        assert torch.equal(model.generate(idx, 3 + n % 9, **how)[:, :7], expected[:, :7])
+        graphs.append(counters["stats"]["unique_graphs"] - before)
+    assert graphs[0] == graphs[-1] <= 2 and len(made) == 1
+    one, other = (model.stream(idx, 4, **how) for _ in range(2))  # two at once need two caches
+    assert [next(one), next(other), next(one), next(other)] and len(made) == 2
+    del one, other  # abandoned
+    for _ in range(70):
+        another = CachedLogits(model, compile=True)
+        another.cache = another.empty_cache(1)  # new memory: recorded again, not compiled again
+        another(idx), another(torch.arange(5)[None])
+    assert counters["stats"]["unique_graphs"] - before == graphs[0]
+    assert len(gpt2_book.kv_cache._decoders(model).caches) == 2
+
+
+def test_a_compiled_step_notices_what_became_of_the_model(without_a_compiler):
+    import copy
+
+    model, idx = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None]
+    how = {"temperature": 0, "return_scores": True}
+
+    def compare():
+        (_, scores), (_, plain) = model.generate(idx, 5, compile=True, **how), model.generate(idx, 5, **how)
+        off = 0.05 if model.lm_head.weight.dtype == torch.bfloat16 else 1e-4
+        torch.testing.assert_close(scores[:, :2], plain[:, :2], rtol=off, atol=off * plain.std().item())
+        return scores
+
+    first = compare()
+    model.transformer.h[0].mlp.c_fc.weight.mul_(-2)  # as an optimizer would
+    assert (compare() - first).abs().max() > 0.1
+    layer = model.transformer.h[0].mlp.c_proj
+    layer.weight = torch.nn.Parameter(-layer.weight)  # replaced
+    second = compare()
+    assert (second - first).abs().max() > 0.1
+    model.transformer.h[0].attn.attend = lambda q, k, v, **how: F.scaled_dot_product_attention(q, k, -v, **how)
+    assert (compare() - second).abs().max() > 0.1  # another kernel
+    model.to(torch.bfloat16)
+    compare()
+    model.to(torch.float64)
+    compare()
+
+
+def test_the_reader_of_a_compiled_step_fits_the_call(without_a_compiler):
+    model = tiny_gpt(torch.float32, n_layer=1)
+    for rows in (1, 3, 1, 2, 3):
+        idx = torch.arange(4).expand(rows, 4)
+        expected = model.generate(idx, 4, temperature=0)
+        assert torch.equal(model.generate(idx, 4, temperature=0, compile=True), expected)
+        with torch.inference_mode():
+            assert torch.equal(model.generate(idx, 4, temperature=0, compile=True), expected)
 
 
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="no C++ compiler")

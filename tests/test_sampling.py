@@ -5,6 +5,7 @@ from gpt2_book.sampling import (
     StopStrings,
     beam_search,
     complete,
+    draw,
     filter_logits,
     generate,
     min_p_filter,
@@ -119,9 +120,6 @@ def test_what_is_cut_is_never_drawn():
     cut[:, 2:4] = torch.tensor([0.0, -5.0])
     assert sample_token(cut, generator=torch.Generator().manual_seed(0)).unique().tolist() == [2, 3]
     assert sample_token(cut[:1].bfloat16(), generator=torch.Generator().manual_seed(0)).item() in (2, 3)
-    for bad in (float("nan"), float("inf"), float("-inf")):
-        with pytest.raises(ValueError, match="nothing to draw from"):
-            sample_token(torch.full((2, 4), bad))
 
 
 # ../nbs/22_sampling.ipynb #19378b71
@@ -170,6 +168,55 @@ def test_generate_slides_its_window_and_keeps_the_prompt():
         stream(counting, prompt, 1, mask=torch.tensor([[False, False, False]]))
     with pytest.raises(ValueError, match=r"\[2, 0\]"):
         pad_left([[1, 2], []])
+
+
+# ../nbs/22_sampling.ipynb #29d8e7f0
+def test_what_cannot_be_is_refused_at_the_call():
+    def never(idx):
+        raise AssertionError("the model was asked")
+
+
+    start, wrong = torch.zeros(2, 3, dtype=torch.long), {
+        "temperature must be finite and at least 0, not -1": {"temperature": -1},
+        "not nan": {"temperature": float("nan")},
+        "top_k must be at least 1, not 0": {"top_k": 0},
+        "top_k must be a whole number, not 2.5": {"top_k": 2.5},
+        "top_p must be above 0 and at most 1, not 1.5": {"top_p": 1.5},
+        "min_p must be at least 0 and at most 1, not -0.5": {"min_p": -0.5},
+        "repetition_penalty must be finite and above 0, not 0": {"repetition_penalty": 0},
+        "3 generators for 2 rows": {"generator": [torch.Generator()] * 3},
+        "a stop token must be a whole number, not 'x'": {"stop_tokens": "x"},
+        "pad must be a whole number, not 0.5": {"pad": 0.5},
+        "block_size must be at least 1, not 0": {"block_size": 0},
+        "may hold 0 and 1 only, not 3": {"mask": torch.full((2, 3), 3)},
+        "whole numbers 0 and 1, not torch.float32": {"mask": torch.ones(2, 3)},
+    }
+    for write_text in (stream, generate):
+        for says, how in wrong.items():
+            for more in ({}, {"temperature": 0}):
+                with pytest.raises(ValueError, match=says):
+                    write_text(never, start, 5, **more | how)
+        for how in ({"temprature": 1.0}, {"temperature": 0, "topk": 3}, {"n_beams": 2}):
+            with pytest.raises(TypeError, match="no option is called (temprature|topk|n_beams); there are temperature, top_k"):
+                write_text(never, start, 5, **how)
+        for prompt, n, says in ((start.float(), 5, "not torch.float32"), (start, 2.5, "max_new_tokens must be a whole number")):
+            with pytest.raises(ValueError, match=says):
+                write_text(never, prompt, n)
+    for says, how in {
+        "n_beams must be a whole number, not 2.5": {"n_beams": 2.5},
+        "length_penalty must be finite, not nan": {"n_beams": 2, "length_penalty": float("nan")},
+        "a stop token must be a whole number": {"n_beams": 2, "stop_tokens": [0.5]},
+    }.items():
+        with pytest.raises(ValueError, match=says):
+            beam_search(never, start, 5, **how)
+
+
+    def counts(idx, mask):
+        return torch.nn.functional.one_hot((idx + 1) % 10, 10).float()
+
+
+    whole = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    assert generate(counts, start, 2, mask=whole, temperature=0)[:, 3:].tolist() == [[1, 2], [1, 2]]
 
 
 # ../nbs/22_sampling.ipynb #ee025ab8
@@ -386,6 +433,37 @@ def test_one_beam_is_greedy():
     assert torch.equal(nothing, ids) and score.tolist() == [0, 0]
     with pytest.raises(ValueError, match="n_beams must be at least 1, not 0"):
         beam_search(logits_of, ids, 3, n_beams=0)
+
+
+# ../nbs/22_sampling.ipynb #d4e3f2ab
+def test_a_row_that_is_no_distribution_is_named():
+    sick = torch.zeros(3, 300)
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        sick[1] = bad
+        for how in ({}, {"temperature": 0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"top_p": 0.5, "top_k": 7}):
+            with pytest.raises(ValueError, match="nothing to draw from: the logits of row 1 hold NaN or infinity"):
+                sample_token(sick, **how)
+        with pytest.raises(ValueError, match="logits of row 1 hold"):
+            draw(sick)
+
+
+    def breaks_at(length):
+        def logits_of(idx):
+            return torch.full((len(idx), 1, 9), float("nan") if idx.size(1) >= length else 0.0)
+
+        return logits_of
+
+
+    start = torch.zeros(2, 3, dtype=torch.long)
+    for how in ({"temperature": 0}, {}, {"top_p": 0.5}):
+        with pytest.raises(ValueError, match="row 0 for the token at position 5 hold NaN"):
+            generate(breaks_at(5), start, 9, **how)
+        tokens = stream(breaks_at(5), start, 9, **how)
+        assert all(next(tokens).max() < 9 for _ in range(2))
+        with pytest.raises(ValueError, match="at position 5"):
+            next(tokens)
+    with pytest.raises(ValueError, match="row 0 for the token at position 4"):
+        beam_search(breaks_at(4), start, 5, n_beams=2)
 
 
 # ../nbs/22_sampling.ipynb #6df4eed9
