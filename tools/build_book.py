@@ -13,6 +13,7 @@ import http.server
 import importlib.metadata
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -47,26 +48,29 @@ def toc_documents() -> tuple[str, list[Path]]:
 
 def inputs_key(pages: list[Path]) -> str:
     """Hash everything that the book is made from, the installed packages included."""
+    from run_notebooks import surroundings
+
     h = hashlib.sha256("\n".join(sorted(f"{d.name}=={d.version}" for d in importlib.metadata.distributions())).encode())
+    h.update(surroundings().encode())
     files = [ROOT / n for n in ("_toc.yml", "_config.yml", "references.bib", "settings.ini")] + pages
     for folder in ("gpt2_book", "_assets", "tools"):
         files += [f for f in sorted((ROOT / folder).rglob("*")) if f.is_file() and "__pycache__" not in f.parts]
     for file in files:
-        h.update(f"{file.relative_to(ROOT)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        h.update(f"{file.relative_to(ROOT).as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return h.hexdigest()
 
 
 def pages_key() -> str:
     """Hash the names and sizes of the built files: a page deleted or half written is built again."""
     files = sorted(f for f in HTML.rglob("*") if f.is_file())
-    return hashlib.sha256("\n".join(f"{f.relative_to(HTML)} {f.stat().st_size}" for f in files).encode()).hexdigest()
+    return hashlib.sha256("\n".join(f"{f.relative_to(HTML).as_posix()} {f.stat().st_size}" for f in files).encode()).hexdigest()
 
 
 def readable(warnings: str) -> list[str]:
     """Turn Sphinx's warnings into one problem each, with the cell for the notebooks' five-digit line numbers."""
     from run_notebooks import ANSI
 
-    text = re.sub(r"(\.ipynb):(\d+)\d{4}:", r"\1, cell \2:", ANSI.sub("", warnings).replace(f"{ROOT}/", ""))
+    text = re.sub(r"(\.ipynb):(\d+)\d{4}:", r"\1, cell \2:", ANSI.sub("", warnings).replace(f"{ROOT}{os.sep}", ""))
     return [line for line in text.splitlines() if line.strip()]
 
 
@@ -89,7 +93,8 @@ def render(first: str, jobs: int) -> list[str]:
         if first != "index":
             link = f'<meta charset="utf-8"><title>GPT-2 from scratch</title><meta http-equiv="refresh" content="0; url={first}.html">'
             (HTML / "index.html").write_text(
-                f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n'
+                f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n',
+                encoding="utf-8", newline="\n",
             )
         return []
     return said or [f"Sphinx failed: {result}"]
@@ -100,7 +105,7 @@ def build(jobs: int) -> int:
     first, pages = toc_documents()
     key = inputs_key(pages)
     try:
-        unchanged = json.loads(STAMP.read_text()) == {"inputs": key, "pages": pages_key()}
+        unchanged = json.loads(STAMP.read_text(encoding="utf-8")) == {"inputs": key, "pages": pages_key()}
     except (OSError, ValueError):
         unchanged = False
     if unchanged:
@@ -124,7 +129,7 @@ def build(jobs: int) -> int:
                 file=sys.stderr,
             )
             return 1
-        STAMP.write_text(json.dumps({"inputs": key, "pages": pages_key()}))
+        STAMP.write_text(json.dumps({"inputs": key, "pages": pages_key()}), encoding="utf-8")
     say(f"The book is in {HTML.relative_to(ROOT)} ({len(pages)} pages, {time.perf_counter() - start:.0f} s).")
     say(f"Open {(HTML / 'index.html').as_uri()}, or run `make serve`.")
     return 0

@@ -302,7 +302,7 @@ def export_tests(nb_path: str | Path, tests_dir: str | Path, package: str = "gpt
         parts.append(_import_line(f"{package}.{nb.module}", sorted(names)))
     parts += [f"# {source} #{c.id}\n{c.source}" for c in nb.tests]
     path = tests_dir / f"test_{nb.module}.py"
-    path.write_text("\n\n\n".join(parts) + "\n", encoding="utf-8")
+    path.write_text("\n\n\n".join(parts) + "\n", encoding="utf-8", newline="\n")
     return path
 
 
@@ -350,7 +350,7 @@ class Project:
     def _stage_one(self, path: Path, folder: Path) -> dict[str, str]:
         text = clean(path.read_text(encoding="utf-8"), self.cell_metadata)
         made, staged = {f"{self.nbs}/{path.name}": text}, folder / self.nbs / path.name
-        staged.write_text(_without_options(text), encoding="utf-8")
+        staged.write_text(_without_options(text), encoding="utf-8", newline="\n")
         nb = Notebook.read(staged, self.package)
         tests = export_tests(staged, folder / "tests", self.package)  # refuses what is wrong with the notebook
         if nb.exports:
@@ -399,7 +399,7 @@ def _replace(path: Path, text: str) -> None:
     """Write a file at once: whoever reads it meanwhile finds the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
+    new.write_text(text, encoding="utf-8", newline="\n")  # on Windows as everywhere
     os.replace(new, path)
 
 

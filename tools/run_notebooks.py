@@ -6,12 +6,15 @@ cells, and keep the outputs for as long as neither the code cells nor the packag
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -27,6 +30,10 @@ from nbformat.v4 import new_output
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*(.*?)\s*$")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TIMEOUT = 600  # seconds a cell may take
+EMULATED = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")  # another CPU's kernels
+# the files of GPT-2's ranks in tiktoken's cache: hashes of the addresses that they come from
+GPT2_RANKS = ("6c7ea1a7e38e3a7f062df639a5b80947f075ffe6", "6d1cbeee0f20b3d9449abfede4726ed8212e3aee")
+COMPILES = re.compile(r"\btorch\.compile\(|\bcompile=(?:True|can_compile|has_compiler)|--compile\b")
 VERSIONS = ("torch", "numpy", "transformers", "tiktoken", "safetensors", "matplotlib")  # a new one runs the book again
 
 # What a directive means on the page: the tag that MyST-NB (or, for skip-execution, nbclient) obeys.
@@ -169,7 +176,7 @@ class Outputs:
 
     def __init__(self, root: Path):
         self.root, self.folder = root, root / "_build" / "outputs"
-        self.package = package_key(root)
+        self.package = package_key(root) + surroundings()
 
     def file(self, nb: NotebookNode, path: Path) -> Path:
         cells = [[c.source, "skip-execution" in c.metadata.get("tags", [])] for c in nb.cells if c.cell_type == "code"]
@@ -211,8 +218,32 @@ def package_key(root: Path) -> str:
             h.update(name.encode())
     for file in sorted((root / "gpt2_book").rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
-            h.update(str(file.relative_to(root)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+            h.update(file.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return h.hexdigest()
+
+
+@functools.cache  # what a build downloads, the next one sees
+def surroundings() -> str:
+    """Say what a page may show otherwise elsewhere: which data are at hand, whether there is a GPU, whose kernels run."""
+    tiktoken = Path(os.environ.get("TIKTOKEN_CACHE_DIR") or Path(tempfile.gettempdir()) / "data-gym-cache")
+    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"
+    data = [[(tiktoken / name).exists() for name in GPT2_RANKS]]
+    data += [_names(_texts(), "*.txt"), _names(Path(hub).expanduser(), "models--*")]
+    gpu = [bool(shutil.which("nvidia-smi")), os.environ.get("CUDA_VISIBLE_DEVICES")]
+    return json.dumps([data, gpu, [os.environ.get(name) for name in EMULATED]])
+
+
+def _texts() -> Path:
+    """The folder of downloaded texts, as `gpt2_book.data.cache_folder` has it, without importing PyTorch."""
+    if folder := os.environ.get("GPT2_BOOK_CACHE"):
+        return Path(folder).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("gpt2_book"))
+
+
+def _names(folder: Path, pattern: str) -> list[str]:
+    return sorted(p.name for p in folder.glob(pattern)) if folder.is_dir() else []
 
 
 def cores() -> int:
@@ -231,6 +262,18 @@ def _environment(root: Path, threads: int) -> dict[str, str]:
     }
     share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | quiet
+
+
+def _for_the_compiler(env: dict[str, str], nb: NotebookNode) -> dict[str, str]:
+    """Leave out what says that the CPU is another one where a notebook compiles: the compiler writes for the real CPU."""
+    compiles = any(c.cell_type == "code" and COMPILES.search(c.source) for c in nb.cells)
+    return {k: v for k, v in env.items() if k not in EMULATED} if compiles else env
+
+
+def use_selectors() -> None:
+    """Have asyncio use the event loop that knows sockets as ZeroMQ needs them; Windows has another one by default."""
+    if sys.platform == "win32" and sys.version_info < (3, 16):
+        asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
 
 
 def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
@@ -311,7 +354,7 @@ def execute(
         async with gate:
             nb, start = notebooks[path], time.perf_counter()
             try:
-                await _execute(nb, path, env)
+                await _execute(nb, path, _for_the_compiler(env, nb))
             except Exception as e:
                 problems.append(_describe(e, nb, path))
                 say(f"  {path.stem:28} FAILED after {time.perf_counter() - start:.0f} s")
@@ -337,6 +380,7 @@ def execute(
         gate = asyncio.Semaphore(jobs)
         await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
 
+    use_selectors()
     asyncio.run(run_all())
     problems.sort()
     if prune and not problems:
@@ -356,3 +400,25 @@ if __name__ == "__main__":
     for problem in problems:
         print(problem)
     sys.exit(bool(problems))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run notebooks from fresh kernels; fail with what a cell raises.")
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="notebooks to run at a time (1)")
+    parser.add_argument("--again", action="store_true", help="also those whose outputs are kept")
+    args = parser.parse_args(argv)
+    root, paths = Path(__file__).resolve().parent.parent, [path.resolve() for path in args.notebooks]
+    if missing := [path for path in paths if not path.is_file()]:
+        parser.error(f"no file {missing[0]}")
+    if args.again:
+        store = Outputs(root)
+        for path in paths:
+            store.file(prepare(path), path).unlink(missing_ok=True)
+    problems = execute(paths, root, jobs=args.jobs, prune=False)
+    print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
