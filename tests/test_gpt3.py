@@ -312,6 +312,7 @@ def test_reordered_rings_go_on_as_if_they_had_read_it():
 
 # ../nbs/43_gpt3.ipynb #fce7e99e
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no compiler")
+@pytest.mark.compiles
 def test_the_compiled_step_equals_the_plain_one_with_rings():
     model = banded(torch.float32, n_layer=2)
     idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(1))

@@ -638,6 +638,7 @@ def test_the_reader_of_a_compiled_step_fits_the_call(without_a_compiler):
 
 
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="no C++ compiler")
+@pytest.mark.compiles
 def test_the_compiled_step_equals_the_plain_one():
     torch._dynamo.reset()
     model = tiny_gpt(torch.float32, n_layer=1)

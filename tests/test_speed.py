@@ -127,6 +127,7 @@ def test_bfloat16_leaves_the_curve():
 
 
 @needs_compiler
+@pytest.mark.compiles
 @pytest.mark.parametrize("chunk", [0, 20])
 def test_the_compiler_leaves_curve_and_names(chunk):
     torch._dynamo.reset()
@@ -138,6 +139,7 @@ def test_the_compiler_leaves_curve_and_names(chunk):
 
 
 @needs_compiler
+@pytest.mark.compiles
 def test_exact_resume_compiled_and_in_chunks(tmp_path):
     torch._dynamo.reset()
     settings = {"chunk": 20, "compile": True, "precision": "bfloat16", "shape": replace(TINY, dropout=0.1)}
