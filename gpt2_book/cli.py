@@ -6,15 +6,16 @@
 __all__ = ['app', 'DRAWING', 'OPTIONS', 'INLINE', 'one_line_errors', 'show_version', 'options', 'main', 'read_text',
            'read_prompt', 'Dtype', 'load', 'Continuation', 'end_tokens', 'grow', 'search', 'show', 'record',
            'write_texts', 'check_search', 'settle_seeds', 'generate', 'Setting', 'comments', 'list_settings', 'unknown',
-           'read_settings', 'parse_settings', 'toml_value', 'as_toml', 'settle', 'WithSettings', 'setting_lines',
-           'model_lines', 'tell', 'train', 'stopped', 'held_out_text', 'counting', 'score_text', 'score_choices',
-           'evaluate', 'as_json', 'onnx_program', 'silence', 'onnx_gap', 'export_onnx', 'Format', 'sizes', 'export',
-           'shape_of', 'shape_option', 'info', 'weight_bytes', 'decoding_lines', 'describe']
+           'read_settings', 'parse_settings', 'toml_value', 'as_toml', 'naming', 'merged', 'settle', 'WithSettings',
+           'setting_lines', 'model_lines', 'tell', 'Parallel', 'teller', 'train', 'stopped', 'held_out_text',
+           'counting', 'score_text', 'score_choices', 'evaluate', 'as_json', 'onnx_program', 'silence', 'onnx_gap',
+           'export_onnx', 'Format', 'sizes', 'export', 'shape_of', 'shape_option', 'info', 'weight_bytes',
+           'decoding_lines', 'describe']
 
 # %% ../nbs/90_command_line.ipynb #f1f3f9a8
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -367,7 +368,7 @@ def list_settings(recipe, path: str = "") -> dict[str, Setting]:
     return found | inner
 
 # %% ../nbs/90_command_line.ipynb #f275aa62
-OPTIONS = ("config", "out", "resume", "no-resume", "samples", "parallel", "progress", "no-progress", "show")
+OPTIONS = ("config", "out", "from", "steps", "resume", "no-resume", "samples", "parallel", "progress", "no-progress", "show")
 
 
 def unknown(name: str, known: Mapping) -> typer.BadParameter:
@@ -458,33 +459,67 @@ def as_toml(recipe) -> Iterator[str]:
             line = f"# {name} =" if setting.value is None else f"{name} = {toml_value(setting.value)}"
             yield f"{line}  # {setting.meaning}" if setting.meaning else line
 
+# %% ../nbs/90_command_line.ipynb #9b5ed6de
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Put ``what`` before the text of an error in values."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def merged(told: dict, given: Mapping, file: str):
+    """Return the recipe of a file's settings, changed by those that were given as options.
+
+    Raises:
+        ValueError: naming the file where it is wrong by itself, else the options beside it.
+    """
+    from gpt2_book.training import Recipe
+
+    both = dict(told)
+    for name, value in given.items():
+        table = told.get(name)
+        both[name] = table | value if isinstance(value, dict) and isinstance(table, dict) else value
+    try:
+        return Recipe.of(both)
+    except ValueError:
+        with naming(file):
+            Recipe.of(told)
+        with naming(f"the options beside {file}"):
+            return Recipe.of(both)
+
 # %% ../nbs/90_command_line.ipynb #8e98290c
-def settle(config: Path | None, out: Path, words: list[str]):
+def settle(config: Path | None, out: Path, words: list[str], *, start: str | None = None, steps: int | None = None,
+           resume: bool = True):  # fmt: skip
     """Return the recipe of a file, or of the run in ``out``, or the default one, changed by the options in ``words``.
+
+    Args:
+        start: the model to start from, as ``--from`` names it.
+        steps: as ``--steps`` says.
+        resume: whether a run in ``out`` counts.
 
     Raises:
         typer.BadParameter: for an option that does not exist or whose value is of another type.
         ValueError: naming the file, when a setting in it is wrong, or naming settings that do not go together.
     """
-    from gpt2_book.training import PATHS, Checkpoints, Recipe, absolute
+    from gpt2_book.training import PATHS, Recipe, absolute, model_name, read_recipe
 
     given = read_settings(words, list_settings(Recipe()))
-    if config is None and Checkpoints(out / "checkpoints").all() and (out / "config.json").exists():
-        config = out / "config.json"
-    if config is None:
+    given |= {} if start is None else {"init_from": start}
+    if steps is not None:
+        given["training"] = {**given.get("training", {}), "steps": steps}
+    told = read_recipe(out) if config is None and resume else None
+    if config is None and told is None:
         return Recipe.of(given)
-    text = config.read_text(encoding="utf-8-sig")
-    try:
-        told = parse_settings(text, config.suffix)
+    file = config or out / "config.json"
+    with naming(str(file)):
+        told = parse_settings(file.read_text(encoding="utf-8-sig"), file.suffix) if told is None else told
         if not isinstance(told, dict):
             raise ValueError(f"a configuration is a table of settings, not {told!r}")
-        told |= {name: absolute(told[name], config.parent) for name in PATHS if isinstance(told.get(name), str)}
-        for name, value in given.items():
-            table = told.get(name)
-            told[name] = table | value if isinstance(value, dict) and isinstance(table, dict) else value
-        return Recipe.of(told)
-    except ValueError as error:
-        raise ValueError(f"{config}: {error}") from error
+        told |= {name: absolute(told[name], file.parent) for name in PATHS if isinstance(told.get(name), str)}
+        told |= {name: model_name(told[name], file.parent) for name in ("init_from",) if isinstance(told.get(name), str)}
+    return merged(told, given, str(file))
 
 # %% ../nbs/90_command_line.ipynb #b9c04833
 class WithSettings(typer.core.TyperCommand):
@@ -536,27 +571,49 @@ def tell(recipe, out: Path, model: Path, samples: int) -> None:
     typer.echo(f"score it       gpt2-book eval --model {shlex.quote(str(model))}")
 
 # %% ../nbs/90_command_line.ipynb #e618cdd1
+class Parallel(str, Enum):
+    """How ``train`` works under torchrun."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
+
+
+def teller(progress: bool | None) -> Callable[[str], None] | None:
+    """Return what writes evaluations to standard output at once; None where the bar on a terminal does, or by request."""
+    if progress is False or sys.stdout.isatty() and sys.stderr.isatty():
+        return None
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    return say
+
+
 @app.command(cls=WithSettings, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(
     context: typer.Context,
     config: Annotated[Optional[Path], Option(help="Settings in a .toml, .yaml or .json file.")] = None,
     out: Annotated[Path, Option(help="The folder of the run.")] = Path("gpt2-book-run"),
+    start: Annotated[Optional[str], Option("--from", help="Fine-tune: one of the package, a folder, a hub name.")] = None,
+    steps: Annotated[Optional[int], Option(min=1, help="Updates; more of them go on with a run that is done.")] = None,
     resume: Annotated[bool, Option("--resume/--no-resume", help="Continue the run in that folder.")] = True,
     samples: Annotated[int, Option(min=0, help="How many texts to write at the end.")] = 2,
-    parallel: Annotated[str, Option(help="Under torchrun: ddp, or fsdp to share the weights, too.")] = "ddp",
+    parallel: Annotated[Parallel, Option(help="Under torchrun; fsdp shares the weights, too.")] = Parallel.ddp,
     progress: Annotated[Optional[bool], Option("--progress/--no-progress", help="By default on a terminal.")] = None,
     show: Annotated[bool, Option("--show", help="Write the settings as TOML and the model's size, and stop.")] = False,
 ) -> None:
     """Train a model: without any option, a small one on Python's documentation, in some minutes."""
     with one_line_errors():
-        recipe, watch = settle(config, out, context.args), {"resume": resume, "progress": progress}
+        recipe = settle(config, out, context.args, start=start, steps=steps, resume=resume)
         if show:
             typer.echo("\n".join([*as_toml(recipe), "", *(f"# {line}" for line in model_lines(recipe))]))
             return
+        watch = {"resume": resume, "progress": progress, "say": teller(progress)}
         if "WORLD_SIZE" in os.environ:
             from gpt2_book import distributed
 
-            end = distributed.run_recipe(recipe, out, parallel=parallel, **watch)
+            end = distributed.run_recipe(recipe, out, parallel=parallel.value, **watch)
         else:
             from gpt2_book import training
 

@@ -462,7 +462,7 @@ def share_of_machines(trainer: ParallelTrainer) -> float | None:
 def fit(
     trainer: ParallelTrainer, folder: str | os.PathLike, run: RunConfig | None = None, *,
     held_out: Sequence[tuple[Tensor, Tensor]] = (), sample: Callable[[GPT], str] | None = None,
-    resume: bool = True, progress: bool | None = None,
+    resume: bool = True, progress: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
     """Do what :func:`gpt2_book.training.fit` does, on all ranks together; rank 0 writes the log and shows progress.
 
@@ -488,7 +488,7 @@ def fit(
             entry = measured(trainer, record, run, share=share) | looked(trainer, run, held_out, sample)
             if lead:
                 log.write(entry)
-                show(bar, entry)
+                show(bar, entry, say)
             stop = any_rank(asked.is_set(), trainer.device) and trainer.step < steps
             if stop or trainer.step == steps or trainer.step % run.save_every == 0:
                 path = checkpoints.save(trainer)
@@ -501,7 +501,7 @@ def fit(
 @record
 def run_recipe(
     recipe: Recipe, folder: str | os.PathLike, *, parallel: str = "ddp", resume: bool = True,
-    progress: bool | None = None, timeout: float = 600.0,
+    progress: bool | None = None, say: Callable[[str], None] | None = None, timeout: float = 600.0,
 ) -> Path:  # fmt: skip
     """Do what :func:`gpt2_book.training.run_recipe` does, in the processes that torchrun started.
 
@@ -518,16 +518,17 @@ def run_recipe(
         if recipe.batch_size % world.size:
             raise ValueError(f"a batch of {recipe.batch_size} sequences cannot be shared by {world.size} ranks")
         if world.rank == 0:
-            write_recipe(recipe, folder)
+            recipe = write_recipe(recipe, folder)
             found = prepare(recipe, folder)
-        gathered(None)
+        recipe = gathered(recipe)[0]
         found = found if world.rank == 0 else prepare(recipe, folder, verify=False)
+        begun = bool(Checkpoints(folder / "checkpoints").all())
         mine = {"rank": world.rank, "world_size": world.size, "device": world.device}
         loader = found.loader(batch_size=recipe.batch_size // world.size, **mine)
-        trainer = ParallelTrainer(new_model(recipe), loader, recipe.training, parallel=parallel)
+        trainer = ParallelTrainer(new_model(recipe, begun=begun), loader, recipe.training, parallel=parallel)
         if world.rank:  # with dropout masks of its own
             set_seed(recipe.seed + world.rank)
-        watch = {"held_out": found.batches(), "sample": found.sample, "progress": progress}
+        watch = {"held_out": found.batches(), "sample": found.sample, "progress": progress, "say": say}
         last = fit(trainer, folder, recipe.run, resume=resume, **watch)
         if trainer.step < recipe.training.steps:
             return last

@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Protocol, get_args, get_origin, get_type_hints
 
@@ -36,20 +36,22 @@ from gpt2_book.data import (
 )  # fmt: skip
 from .model import GPT, GPTConfig, forward_flops
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
+from .pretrained import ModelFiles, embedded_models, from_hub_config, load_tokenizer
 from .speed import chunked_cross_entropy
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'CONTINUES', 'choose_precision', 'choose_device',
-           'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device', 'share_of_mean', 'Trainer', 'train',
-           'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors',
-           'training_tensors', 'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of',
-           'write_state', 'differences', 'with_defaults', 'check_settings', 'read_state', 'Checkpoints', 'RunConfig',
-           'read_log', 'tensorboard_writer', 'Log', 'polite_signals', 'stop_politely', 'measured', 'progress_bar',
-           'show', 'fit', 'absolute', 'typed', 'checked_settings', 'Recipe', 'write_recipe', 'recipe_tokenizer',
-           'Ingredients', 'prepare', 'new_model', 'run_recipe']
+__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'FINE_TUNING_RATE', 'CONTINUES', 'choose_precision',
+           'choose_device', 'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device', 'share_of_mean',
+           'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state',
+           'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256', 'sync',
+           'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'with_defaults', 'goes_on',
+           'check_settings', 'read_state', 'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer', 'Log',
+           'polite_signals', 'stop_politely', 'measured', 'progress_bar', 'show', 'fit', 'absolute', 'model_name',
+           'typed', 'checked_settings', 'shape_to_start_from', 'completed', 'Recipe', 'read_recipe', 'lengthened',
+           'set_aside', 'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -105,7 +107,8 @@ class TrainConfig:
     steps: int = 1000  # updates
     learning_rate: float = 6e-4  # the highest, reached after the warm-up
     final_share: float = 0.1  # of the learning rate, reached at the last step
-    warmup_steps: int = 100  # updates
+    warmup_steps: int | None = None  # updates; by default a tenth of them, 100 at most
+    decay_steps: int = 0  # updates until the rate is lowest, where it stays; 0: all of them
     weight_decay: float = 0.1  # of matrices only
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0  # the largest norm of all gradients together
@@ -116,8 +119,13 @@ class TrainConfig:
 
     def __post_init__(self):
         object.__setattr__(self, "betas", tuple(self.betas))
-        if self.steps < 1 or not 0 <= self.warmup_steps <= self.steps:
-            raise ValueError(f"need 0 <= warmup_steps <= steps, steps >= 1; not {self.warmup_steps}, {self.steps}")
+        end = self.decay_steps or self.steps
+        if self.warmup_steps is None:
+            object.__setattr__(self, "warmup_steps", max(0, min(100, end // 10)))
+        if self.steps < 1 or self.decay_steps < 0:
+            raise ValueError(f"need steps >= 1 and decay_steps >= 0, not {self.steps} and {self.decay_steps}")
+        if not 0 <= (self.warmup_steps or 0) <= end:
+            raise ValueError(f"need 0 <= warmup_steps <= {end} steps of the schedule, not {self.warmup_steps}")
         if not self.learning_rate > 0 or not 0 <= self.final_share <= 1:
             given = f"{self.learning_rate} and {self.final_share}"
             raise ValueError(f"need learning_rate > 0 and 0 <= final_share <= 1, not {given}")
@@ -132,8 +140,9 @@ class TrainConfig:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step counted from 0, by :func:`gpt2_book.optim.warmup_cosine`."""
+        end, warmup = self.decay_steps or self.steps, self.warmup_steps or 0
         return warmup_cosine(
-            step + 1, peak=self.learning_rate, warmup=self.warmup_steps, end=self.steps, final_share=self.final_share
+            step + 1, peak=self.learning_rate, warmup=warmup, end=end, final_share=self.final_share
         )
 
     def optimizer(self, model: nn.Module) -> torch.optim.AdamW:
@@ -534,14 +543,23 @@ def with_defaults(saved: Mapping, defaults: Mapping) -> dict:
     return {**defaults, **saved, **{key: with_defaults(saved[key], defaults[key]) for key in both}}
 
 
+def goes_on(saved: Mapping, here: Mapping) -> bool:
+    """Say whether two trainings differ in nothing but that the second goes on for longer, at the last learning rate."""
+    a, b = ({**side, "decay_steps": side["decay_steps"] or side["steps"], "steps": 0} for side in (saved, here))
+    return here["steps"] > saved["steps"] and a == b
+
+
 def check_settings(trainer: Trainer, saved: Mapping, folder: Path) -> None:
-    """Refuse the checkpoint of another run. What it does not name has the default.
+    """Refuse the checkpoint of another run. What it does not name has the default; more steps may be made.
 
     Raises:
         ValueError: when a setting differs; the message names each.
     """
     defaults = json.loads(json.dumps({"training": asdict(TrainConfig()), "model": asdict(GPTConfig())}))
-    if differ := differences(with_defaults(saved, defaults), settings_of(trainer)):
+    saved, here = with_defaults(saved, defaults), settings_of(trainer)
+    if goes_on(saved["training"], here["training"]):
+        saved["training"] = here["training"]
+    if differ := differences(saved, here):
         raise ValueError(f"{folder} is of a run with other settings ({', '.join(differ)})")
 
 
@@ -841,6 +859,12 @@ def absolute(path: str, folder: str | os.PathLike) -> str:
     return path if path in ("", "gpt2") else os.path.abspath(Path(folder, Path(path).expanduser()))
 
 
+def model_name(name: str, folder: str | os.PathLike) -> str:
+    """Return the name of a model to start from; a folder's as an absolute path, relative ones from ``folder`` on."""
+    path = Path(folder, Path(name).expanduser())
+    return os.path.abspath(path) if name and name not in embedded_models() and path.is_dir() else name
+
+
 def typed(name: str, value: object, kind: object) -> object:
     """Return a setting in the type of its field. Text counts as the number it means: YAML takes ``6e-4`` for text.
 
@@ -884,6 +908,51 @@ def checked_settings(base, settings: Mapping, path: str = ""):
                      else typed(path + name, value, kinds[name]))  # fmt: skip
     return replace(base, **new)
 
+# %% ../nbs/31_training.ipynb #a3cb4561
+FINE_TUNING_RATE = 1e-4
+
+
+def shape_to_start_from(name: str, told: Mapping) -> dict:
+    """Return the shape of a model that a run starts from, of which only the dropout may be told otherwise.
+
+    Raises:
+        FileNotFoundError: when there is no such model.
+        ValueError: naming what is told and contradicts the model.
+    """
+    if {kind.name for kind in fields(GPTConfig)} <= told.keys():
+        return dict(told)  # a run that has begun knows its shape
+    text = ModelFiles(name).first("config.json").read_text(encoding="utf8")
+    has = GPTConfig(**from_hub_config(json.loads(text)))
+    wanted = checked_settings(has, told, "model.")
+    pairs = {key: (getattr(has, key), getattr(wanted, key)) for key in told if key != "dropout"}
+    if wrong := [f"model.{key} = {a}, not {b}" for key, (a, b) in pairs.items() if a != b]:
+        raise ValueError(f"{name} has {', '.join(wrong)}: leave it out, or start from nothing")
+    return asdict(wanted)
+
+
+def completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
+    """Fill in what is left out of nested settings and follows from others.
+
+    A short run is warmed up for a tenth of its steps and evaluated five times. A run that starts from a model has its
+    shape, and a lower learning rate.
+
+    Raises:
+        FileNotFoundError: when there is no model to start from.
+        ValueError: when a setting has another type, or contradicts that model.
+    """
+    parts = [settings.get(name, {}) for name in ("model", "training", "run")] if isinstance(settings, Mapping) else [None]
+    if not all(isinstance(part, Mapping) for part in parts):
+        return settings  # refused when its types are looked at
+    model, training, run = (dict(part) for part in parts)
+    training.setdefault("warmup_steps", None)
+    if "steps" in training:
+        steps = typed("training.steps", training["steps"], int)
+        run.setdefault("eval_every", min(RunConfig.eval_every, max(1, steps // 5)))
+    if isinstance(name := settings.get("init_from"), str) and name:
+        model = shape_to_start_from(model_name(name, folder), model)
+        training.setdefault("learning_rate", FINE_TUNING_RATE)
+    return {**settings, "model": model, "training": training, "run": run}
+
 # %% ../nbs/31_training.ipynb #20afca57
 @dataclass(frozen=True)
 class Recipe:
@@ -902,21 +971,26 @@ class Recipe:
     text: str = ""  # a file in UTF-8; Python's documentation where it is empty
     shards: str = ""  # instead of a text: a folder of token shards, train/ and held_out/
     tokenizer: str = ""  # gpt2, or a file of ranks; trained on the text where it is empty
+    init_from: str = ""  # a model to start from, with its shape and tokenizer: of the package, a folder, a hub name
     held_out: float = 0.1  # share of the text
     batch_size: int = 16  # sequences of block_size tokens in one batch
     eval_batches: int = 20  # held-out batches at each evaluation
     prompt: str = "\n"  # of the samples on the way
     sample_tokens: int = 60  # in each of them
     seed: int = 0  # of the weights, the order of the text, the dropout and the samples
-    device: str = "auto"  # cpu, cuda, cuda:1, ...; auto is a GPU if there is one
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, ...; auto is a GPU if there is one
 
     def __post_init__(self):
         for name in ("batch_size", "eval_batches", "sample_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.held_out < 1 or not 0 <= self.seed < 2**32:
-            raise ValueError(f"need 0 < held_out < 1 and 0 <= seed < 2**32, not {self.held_out} and {self.seed}")
-        if self.shards and (self.text or not self.tokenizer):
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out must lie between 0 and 1, not {self.held_out}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be at least 0 and below 2**32, not {self.seed}")
+        if self.init_from and self.tokenizer:
+            raise ValueError(f"{self.init_from} brings its own tokenizer: leave out tokenizer = {self.tokenizer!r}")
+        if self.shards and (self.text or not (self.tokenizer or self.init_from)):
             given = f"{self.text!r} and {self.tokenizer!r}"
             raise ValueError(f"shards replace the text and need the tokenizer that made them, not {given}")
         if not self.model.bias or not self.prompt:
@@ -924,52 +998,103 @@ class Recipe:
 
     @classmethod
     def of(cls, settings: Mapping, *, folder: str | os.PathLike = ".") -> Recipe:
-        """Make a recipe of nested settings, as a TOML file has them; what is left out is as in ``Recipe()``.
+        """Make a recipe of nested settings, as a TOML file has them; what is left out is as in ``Recipe()``, or follows
+        from what is there, see :func:`completed`.
 
         Args:
             folder: where relative paths begin.
 
         Raises:
-            ValueError: naming a setting that does not exist, or has another type.
+            FileNotFoundError: when there is no model to start from.
+            ValueError: naming a setting that does not exist, has another type, or contradicts that model.
         """
-        return checked_settings(cls(), settings).at(folder)
+        return checked_settings(cls(), completed(settings, folder)).at(folder)
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths, relative ones of which begin in ``folder``."""
-        return replace(self, **{name: absolute(getattr(self, name), folder) for name in PATHS})
+        paths = {name: absolute(getattr(self, name), folder) for name in PATHS}
+        return replace(self, **paths, init_from=model_name(self.init_from, folder))
 
 # %% ../nbs/31_training.ipynb #bb37021e
-CONTINUES = ("model", "training", "text", "shards", "tokenizer", "held_out", "batch_size", "seed")
+CONTINUES = ("model", "training", "text", "shards", "tokenizer", "init_from", "held_out", "batch_size", "seed")
 
 
-def write_recipe(recipe: Recipe, folder: Path) -> None:
-    """Write a recipe as ``config.json``, unless the folder has checkpoints of another one.
-
-    What ``CONTINUES`` does not name may change when a run continues.
+def read_recipe(folder: str | os.PathLike) -> dict | None:
+    """Return the settings of the run in a folder, those it does not name by their default; None where there is no run.
 
     Raises:
-        ValueError: naming the settings that differ.
+        ValueError: when the ``config.json`` there is that of something else.
     """
-    path, here = folder / "config.json", json.loads(json.dumps(asdict(recipe)))
-    if path.exists():
-        defaults = json.loads(json.dumps(asdict(Recipe())))
-        saved = with_defaults(json.loads(path.read_text(encoding="utf8")), defaults)
+    if not (path := Path(folder, "config.json")).exists():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(saved, dict) or not {"model", "training", "run"} <= saved.keys():
+        raise ValueError(f"{path} is not the configuration of a run; choose another folder")
+    return with_defaults(saved, json.loads(json.dumps(asdict(Recipe()))))
+
+
+def lengthened(recipe: Recipe, saved: Mapping) -> Recipe:
+    """Return a recipe that asks for more steps than the ``saved`` settings of a training with the schedule of those."""
+    ended, steps = saved["decay_steps"] or saved["steps"], recipe.training.steps
+    usual = TrainConfig(steps=steps).warmup_steps == recipe.training.warmup_steps
+    warmup = saved["warmup_steps"] if usual else recipe.training.warmup_steps
+    if steps <= saved["steps"] or recipe.training.decay_steps not in (0, ended):
+        return recipe
+    return replace(recipe, training=replace(recipe.training, decay_steps=ended, warmup_steps=warmup))
+
+
+def set_aside(*paths: Path) -> None:
+    """Rename files of an earlier run, ``log.jsonl`` to ``log.1.jsonl`` and so on; all of them get the same number."""
+    for n in range(1, 10**6):
+        new = [path.with_name(f"{path.stem}.{n}{path.suffix}") for path in paths]
+        if not any(path.exists() for path in new):
+            break
+    for path, there in zip(paths, new):
+        os.replace(path, there)
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
+    """Write a recipe as ``config.json``, unless the folder has checkpoints of another one; return it.
+
+    What ``CONTINUES`` does not name may change when a run continues. With more steps, it goes on at its last learning
+    rate. Where another recipe ran without reaching a checkpoint, its log and configuration are set aside.
+
+    Raises:
+        ValueError: naming the settings that differ, or when the folder holds something else than a run.
+    """
+    path, saved = folder / "config.json", read_recipe(folder)
+    begun = bool(Checkpoints(folder / "checkpoints").all())
+    if saved is not None and begun:
+        recipe = lengthened(recipe, saved["training"])
+    here = json.loads(json.dumps(asdict(recipe)))
+    if saved is not None:
+        if begun and goes_on(saved["training"], here["training"]):
+            saved["training"] = here["training"]
         differ = differences(*({k: side[k] for k in CONTINUES} for side in (saved, here)))
-        if differ and Checkpoints(folder / "checkpoints").all():
+        if differ and begun:
             raise ValueError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
         if differ:
             (folder / "tokenizer.tiktoken").unlink(missing_ok=True)
+            if read_log(folder):
+                set_aside(path, folder / "log.jsonl")
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_name("config.json.partial")
     partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
     os.replace(partial, path)
+    return recipe
 
-
+# %% ../nbs/31_training.ipynb #728f1301
 def recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer:
-    """Return GPT-2's tokenizer, that of a file, or one trained on ``text``; kept in ``folder`` as a file of ranks."""
+    """Return the tokenizer of a recipe: of the model that it starts from, GPT-2's, that of a file, or one trained on
+    ``text``. It is kept in ``folder``."""
     path = folder / "tokenizer.tiktoken"
     if not path.exists():
-        if recipe.tokenizer:
+        if recipe.init_from:
+            tokenizer = load_tokenizer(recipe.init_from)
+        elif recipe.tokenizer:
             tokenizer = Tokenizer.gpt2() if recipe.tokenizer == "gpt2" else Tokenizer.load(recipe.tokenizer)
         else:
             tokenizer = Tokenizer.train(text, recipe.model.vocab_size)
@@ -1042,28 +1167,56 @@ def prepare(recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True) -
     return Ingredients(recipe, tokenizer, *parts)
 
 
-def new_model(recipe: Recipe) -> GPT:
-    """Seed every random generator and return the recipe's model, untrained, on its device."""
-    device = recipe.device if recipe.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
+    """Seed every random generator and return the recipe's model on its device: fresh, or as ``init_from`` has it.
+
+    Args:
+        begun: a checkpoint will bring the weights, so that those of ``init_from`` are not needed any more.
+
+    Raises:
+        FileNotFoundError: when there is no model to start from.
+        ValueError: when that model has another shape, or the device cannot be used.
+    """
+    device, start = choose_device(recipe.device), None
+    if recipe.init_from and not begun:
+        start = GPT.from_pretrained(recipe.init_from)
+        shapes = [asdict(shape) | {"dropout": None} for shape in (start.config, recipe.model)]
+        if differ := differences(*shapes, "model."):
+            raise ValueError(f"{recipe.init_from} has another shape ({', '.join(differ)})")
     set_seed(recipe.seed)
-    return GPT(recipe.model).to(device)
+    model = GPT(recipe.model)
+    if start is not None:
+        model.load_state_dict(start.state_dict())
+    return model.to(device)
 
 # %% ../nbs/31_training.ipynb #63dfccde
-def run_recipe(recipe: Recipe, folder: str | os.PathLike, *, resume: bool = True, progress: bool | None = None) -> Path:
+def run_recipe(
+    recipe: Recipe, folder: str | os.PathLike, *, resume: bool = True, progress: bool | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Path:  # fmt: skip
     """Train what a recipe describes, or continue where it stopped; return the folder of the model.
 
     ``folder`` then has ``config.json``, ``tokenizer.tiktoken``, ``log.jsonl``, ``checkpoints/``, and at the end
     ``model/`` in Hugging Face's format. Stopped by Ctrl-C, it returns the folder of the last checkpoint instead.
 
+    Args:
+        say: is called with the text of each evaluation, which otherwise stands above the progress bar.
+
     Raises:
-        FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
-        ValueError: when ``folder`` holds a run with other settings, or the text is too short.
+        FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
+        FileNotFoundError: when the text, the tokenizer's file, a shard or the model to start from is missing.
+        ValueError: when ``folder`` holds a run with other settings, the text is too short, or the device cannot be used.
+        OSError: when a checkpoint or the log cannot be written; the checkpoints before remain.
     """
     folder, recipe = Path(folder), recipe.at(".")
-    write_recipe(recipe, folder)
-    found, model = prepare(recipe, folder), new_model(recipe)
+    begun = bool(Checkpoints(folder / "checkpoints").all())
+    if begun and not resume:
+        raise FileExistsError(f"{folder} has checkpoints; let the run resume, or choose another folder")
+    choose_device(recipe.device)  # before anything is written
+    recipe = write_recipe(recipe, folder)
+    found, model = prepare(recipe, folder), new_model(recipe, begun=begun)
     trainer = Trainer(model, found.loader(device=next(model.parameters()).device), recipe.training)
-    watch = {"held_out": found.batches(), "sample": lambda: found.sample(model), "progress": progress}
+    watch = {"held_out": found.batches(), "sample": lambda: found.sample(model), "progress": progress, "say": say}
     last = fit(trainer, folder, recipe.run, resume=resume, **watch)
     if trainer.step < recipe.training.steps:
         return last

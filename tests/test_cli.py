@@ -299,7 +299,7 @@ def test_the_bytes_are_those_of_the_models():
 
 # ../nbs/90_command_line.ipynb #a2c74f6e
 TINY_RUN = {
-    "batch_size": 2, "eval_batches": 2, "sample_tokens": 5, "prompt": "one",
+    "batch_size": 2, "eval_batches": 2, "sample_tokens": 5, "prompt": "one", "device": "cpu",
     "model": {"vocab_size": 270, "n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 16, "dropout": 0.1},
     "training": {"steps": 12, "warmup_steps": 2, "betas": [0.8, 0.99]}, "run": {"save_every": 5, "eval_every": 6},
 }  # fmt: skip
@@ -329,11 +329,13 @@ def test_train_makes_a_model_that_generates_and_is_scored(tiny):
     assert result.exit_code == 0 and result.stderr == "", result.output
     model = Path("gpt2-book-run/model")
     assert all(str(path) in result.stdout for path in (model, "gpt2-book-run/checkpoints/step-00000012"))
-    assert result.stdout.count("sample") == 2 and "held-out loss" in result.stdout
+    assert result.stdout.count("= sample") == 2 and "held-out loss  " in result.stdout
     (text,) = records("one", "--model", model, "--seed", 0, "--max-new-tokens", 5)
     assert f"one{text['text']}\n" in result.stdout, "the samples are those of the model that was written"
+    watched, found = result.stdout.partition("======== sample 1")[0], result.stdout.partition("======== sample 1")[1:]
+    assert [line.partition(":")[0] for line in watched.splitlines() if "held-out loss" in line] == ["step 5", "step 11"]
     again = run("train")
-    assert again.exit_code == 0 and again.stdout == result.stdout, "it goes on with its own settings, and is done"
+    assert again.exit_code == 0 and again.stdout == "".join(found), "it goes on with its own settings, and is done"
     gpt, tokenizer = GPT.from_pretrained(model), load_tokenizer(model)
     held_out = split_text((tiny.parent / "text.txt").read_text())[1]
     expected = evaluate_text(gpt, tokenizer, held_out, stride=4)
@@ -408,7 +410,8 @@ def test_toml_yaml_and_json_say_the_same(tiny, tmp_path):
 # ../nbs/90_command_line.ipynb #72cde658
 def test_wrong_settings_are_refused_and_nothing_is_written(tiny, tmp_path):
     for words, message in (
-        (("--training.step", 5), "did you mean --training.steps?"), (("--steps", 5), "--training.steps?"),
+        (("--training.step", 5), "did you mean --training.steps?"), (("--eval_every", 5), "--run.eval_every?"),
+        (("--parallel", "foo"), "'foo'"), (("--steps", 0), "--steps"),
         (("--training.steps", "many"), "must be a whole number"), (("--seed",), "takes one value, not 0"),
         (("--seed", 1, 2), "takes one value, not 2"), (("word",), "'word'"), (("--resum",), "--resume"),
         (("--training.betas", 0.9), "2 numbers"), (("--run.tensorboard=maybe",), "true or false"),
@@ -459,11 +462,127 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_kill_as_if_nothing_had_happened(
     code, said = interrupted(signal.SIGINT, "polite")
     assert code == 130 and "of 40 steps" in said and "gpt2-book train --out polite" in said, said
     assert not Path("polite/model").exists() and len(said.splitlines()) == 2
+    assert interrupted(signal.SIGHUP, "hung up")[0] == 130 and list(Path("hung up/checkpoints").glob("step-*"))
     assert interrupted(signal.SIGKILL, "killed")[0] == -signal.SIGKILL
-    for out in ("polite", "killed"):
+    for out in ("polite", "hung up", "killed"):
         assert run("train", "--out", out, "--samples", 0).exit_code == 0
         for name, tensor in load_file("calm/model/model.safetensors").items():
             assert tensor.equal(load_file(f"{out}/model/model.safetensors")[name]), (out, name)
+
+
+# ../nbs/90_command_line.ipynb #6cbd8f29
+def test_a_run_that_is_done_goes_on_for_more_steps(tiny):
+    from safetensors.torch import load_file
+
+    from gpt2_book.training import read_log
+
+    assert run("train", "--config", tiny, "--out", "twice", "--samples", 0).exit_code == 0
+    more = run("train", "--out", "twice", "--steps", 20, "--samples", 0)
+    assert more.exit_code == 0, more.output
+    assert run("train", "--config", tiny, "--steps", 20, "--training.decay_steps", 12, "--out", "once").exit_code == 0
+    once, twice = (load_file(f"{out}/model/model.safetensors") for out in ("once", "twice"))
+    assert all(tensor.equal(twice[name]) for name, tensor in once.items()), "as if it had been meant so from the start"
+    rates = [entry["learning_rate"] for entry in read_log("twice")]
+    assert len(rates) == 20 and rates[11:] == [rates[11]] * 9 and rates[10] > rates[11]
+    assert run("train", "--out", "twice", "--samples", 0).exit_code == 0
+    fewer = run("train", "--out", "twice", "--steps", 15)
+    assert fewer.exit_code == 1 and "training.steps: saved 20, here 15" in fewer.stderr
+    short = run("train", "--steps", 50, "--show", "--out", "new").stdout
+    assert "\nwarmup_steps = 5  #" in short and "\neval_every = 10  #" in short
+
+
+def test_train_starts_from_a_model(tiny):
+    from gpt2_book import GPT
+    from gpt2_book.training import read_log
+
+    words = ("--text", tiny.parent / "text.txt", "--steps", 4, "--batch_size", 2, "--eval_batches", 1, "--device", "cpu")
+    tuned = run("train", "--from", "shakespeare", *words, "--out", "tuned", "--samples", 0)
+    assert tuned.exit_code == 0, tuned.output
+    config = jsonlib.loads(Path("tuned/config.json").read_text())
+    assert config["init_from"] == "shakespeare" and config["model"]["n_embd"] == 192
+    pairs = zip(GPT.from_pretrained("tuned/model").parameters(), GPT.from_pretrained("shakespeare").parameters())
+    assert max((a - b).abs().max().item() for a, b in pairs) < 1e-2, "four small steps away"
+    again = run("train", "--from", "tuned/model", *words, "--out", "again", "--samples", 0, "--no-progress")
+    assert again.exit_code == 0, again.output
+    config = jsonlib.loads(Path("again/config.json").read_text())
+    assert Path(config["init_from"]).is_absolute() and read_log("again")[0]["loss"] < read_log("tuned")[0]["loss"]
+    Path("tuned").rename("gone")  # a run that has begun needs it no more
+    assert run("train", "--out", "again", "--steps", 5, "--samples", 0).exit_code == 0
+    for more, message in (
+        (("--from", "shakespeare", "--model.n_layer", 2), "shakespeare has model.n_layer = 6, not 2"),
+        (("--from", "shakespeare", "--tokenizer", "gpt2"), "brings its own tokenizer"),
+        (("--from", "./shakespear"), "shakespear"),
+    ):
+        refused = run("train", *more, "--out", "new")
+        assert refused.exit_code == 1 and message in refused.stderr, refused.output
+        assert len(refused.stderr.splitlines()) == 1 and not Path("new").exists()
+    refused = run("train", "--out", "again", "--from", "shakespeare")
+    assert refused.exit_code == 1 and "init_from" in refused.stderr, refused.output
+
+
+def test_an_error_names_the_option_or_the_file_that_is_wrong(tiny):
+    wrong = run("train", "--config", tiny, "--seed", -1)
+    assert wrong.exit_code == 1 and "the options beside" in wrong.stderr and "seed must be at least 0" in wrong.stderr
+    tiny.write_text(tiny.read_text().replace('"batch_size": 2', '"batch_size": 0'))
+    wrong = run("train", "--config", tiny, "--seed", 3)
+    assert wrong.exit_code == 1 and wrong.stderr.startswith(f"gpt2-book: {tiny}: batch_size must be at least 1")
+    assert run("train", "--config", tiny, "--batch_size", 2, "--show").exit_code == 0, "an option may mend the file"
+    wrong = run("train", "--seed", -1)
+    assert wrong.exit_code == 1 and wrong.stderr == "gpt2-book: seed must be at least 0 and below 2**32, not -1\n"
+
+
+# ../nbs/90_command_line.ipynb #2b2e579a
+def test_evaluations_are_written_to_a_file_as_they_are_made(tiny, monkeypatch):
+    slow = "import time; from gpt2_book import training as t; old = t.Trainer.update;"
+    slow += " t.Trainer.update = lambda self: (time.sleep(0.3 * (self.step > 6)), old(self))[1];"
+    with open("said.txt", "wb") as file, start("train", "--config", tiny, "--samples", 0, stdout=file, first=slow) as process:
+        while "step 5: loss" not in Path("said.txt").read_text():
+            assert process.poll() is None and not time.sleep(0.02)
+        assert process.poll() is None, "it is still at work"
+        assert process.wait() == 0
+    said = Path("said.txt").read_text()
+    assert said.count("held-out loss ") == 3 and "step 11: loss" in said
+    assert "step" not in run("train", "--config", tiny, "--out", "quiet", "--no-progress", "--samples", 0).stdout.split("check")[0]
+
+    def nobody_listens(text):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("gpt2_book.cli.teller", lambda progress: nobody_listens)
+    assert run("train", "--config", tiny, "--out", "alone", "--samples", 0).exit_code == 0, "the run goes on"
+
+
+# ../nbs/90_command_line.ipynb #7374935a
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_run_that_is_killed_before_its_first_checkpoint_is_found_again(tiny):
+    from gpt2_book.training import read_log
+
+    slow = "import time; from gpt2_book import training as t; old = t.Trainer.update;"
+    slow += " t.Trainer.update = lambda self: (time.sleep(0.05), old(self))[1];"
+    with start("train", "--config", tiny, "--run.save_every", 100, "--steps", 40, "--out", "k1", first=slow) as process:
+        while len(read_log("k1")) < 5:
+            assert process.poll() is None and not time.sleep(0.02)
+        process.kill()
+    assert not list(Path("k1").glob("checkpoints/step-*"))
+    config, first = Path("k1/config.json").read_bytes(), read_log("k1")
+    again = run("train", "--out", "k1", "--samples", 0)
+    assert again.exit_code == 0, again.output
+    assert Path("k1/config.json").read_bytes() == config and len(log := read_log("k1")) == 40
+    assert [entry["loss"] for entry in log[:5]] == [entry["loss"] for entry in first[:5]], "the same run, from its start"
+
+    with start("train", "--config", tiny, "--steps", 40, "--out", "k2", "--run.save_every", 100, first=slow) as process:
+        while len(read_log("k2")) < 5:
+            assert process.poll() is None and not time.sleep(0.02)
+        process.kill()
+    first = Path("k2/log.jsonl").read_bytes()
+    assert run("train", "--config", tiny, "--seed", 5, "--out", "k2", "--samples", 0).exit_code == 0, "another run"
+    assert Path("k2/log.1.jsonl").read_bytes() == first, "what the first one logged is still there"
+    assert jsonlib.loads(Path("k2/config.1.json").read_text())["seed"] == 0
+    Path("model").mkdir()
+    Path("model/config.json").write_text('{"model_type": "gpt2"}')
+    for words in ((), ("--config", tiny)):
+        refused = run("train", *words, "--out", "model")
+        assert refused.exit_code == 1 and "not the configuration of a run" in refused.stderr, refused.output
+    assert Path("model/config.json").read_text() == '{"model_type": "gpt2"}'
 
 
 # ../nbs/90_command_line.ipynb #133745e8
@@ -486,6 +605,7 @@ def test_torchruns_processes_run_the_distributed_recipe(tiny, monkeypatch):
     asked = []
 
     def run_recipe(recipe, folder, **how):
+        assert how.pop("say") is None
         asked.append((recipe.batch_size, folder, how))
         return folder / "checkpoints" / "step-00000003"
 
