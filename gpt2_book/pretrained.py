@@ -45,7 +45,7 @@ __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'OWN_
            'weight_pattern', 'dropout_cause', 'position_cause', 'residual_cause', 'Difference', 'likely_cause',
            'first_difference', 'finish', 'all_or_nothing', 'commit', 'bytes_of', 'split_shards', 'write_tensors',
            'write_weights', 'byte_letters', 'merges_of', 'cutting', 'tokenizer_files', 'save_checkpoint',
-           'push_checkpoint', 'from_merges', 'read_tokenizer_json', 'load_tokenizer']
+           'push_checkpoint', 'from_merges', 'read_tokenizer_json', 'read_merges', 'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -576,7 +576,7 @@ class Trace:
     def get(self, name: str, when: str = "out") -> Tensor | None:
         """Return what went in to or came out of a module, in float64, None where it was not seen."""
         tensor = self.events.get((name, when))
-        return None if tensor is None else tensor.double().cpu()
+        return None if tensor is None else tensor.cpu().double()  # not every device has float64
 
     def parameter(self, name: str) -> Tensor | None:
         """Return a parameter in the layout of ``nn.Linear``, in float64."""
@@ -585,7 +585,7 @@ class Trace:
         if (tensor := getattr(module, kind, None)) is None:
             return None
         turned = tensor.t() if type(module).__name__ == "Conv1D" and tensor.ndim == 2 else tensor
-        return turned.detach().double().cpu()
+        return turned.detach().cpu().double()
 
 # %% ../nbs/21_pretrained.ipynb #ac3a07a8
 def largest_gap(ours: Tensor, theirs: Tensor, tolerance: float) -> tuple[float, bool]:
@@ -1168,10 +1168,13 @@ def push_checkpoint(
 def from_merges(
     vocab: Mapping[str, int], merges: Collection, *, special: Collection[str] = (), pattern: str = GPT2_PATTERN
 ) -> Tokenizer:
-    """Make a tokenizer of a byte-level vocabulary and its merges. Tokens that nothing makes are special.
+    """Make a tokenizer of a byte-level vocabulary and its merges.
+
+    Args:
+        special: the special tokens; a token in angle or square brackets that nothing makes is one, too.
 
     Raises:
-        ValueError: when ranks cannot express it.
+        ValueError: when ranks cannot express it, or the merges are not those of the vocabulary.
     """
     letters = {letter: byte for byte, letter in enumerate(byte_letters())}
     made = ["".join(m.split(" ") if isinstance(m, str) else m) for m in merges]
@@ -1180,6 +1183,9 @@ def from_merges(
         raise ValueError("the merges are not in the order of the token ids, or make a token that is not there")
     plain = {*letters, *made} - {*special}
     names = [token for token in vocab if token not in plain]
+    if lost := [name for name in names if name not in special and not re.fullmatch(r"<.+>|\\[.+\\]", name)]:
+        needed = len(made) + len(lost)
+        raise ValueError(f"{len(made)} merges, where the vocabulary needs {needed}: {lost[0]!r}, for one, is not made")
     ranks = {bytes(letters[letter] for letter in token): i for token, i in vocab.items() if token in plain}
     return Tokenizer(ranks, special_tokens={name: vocab[name] for name in names}, pattern=pattern)
 
@@ -1206,6 +1212,20 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         raise ValueError(f"{path} cannot be read as a byte-level BPE: {error!r}") from error
 
 # %% ../nbs/21_pretrained.ipynb #1ab89818
+def read_merges(vocab: Path, merges: Path) -> Tokenizer:
+    """Read a byte-level BPE from a ``vocab.json`` and its ``merges.txt``.
+
+    Raises:
+        ValueError: naming both, when one is damaged or they do not belong together.
+    """
+    try:
+        lines = merges.read_text(encoding="utf8").splitlines()
+        lines = [line for line in lines if line and not line.startswith("#version:")]
+        return from_merges(json.loads(vocab.read_text(encoding="utf8")), lines)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{merges} does not fit {vocab.name}: {error}") from error
+
+
 def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> Tokenizer:
     """Return the tokenizer that belongs to a model: an embedded one, a folder, or a hub repository.
 
@@ -1216,16 +1236,14 @@ def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> T
         FileNotFoundError: when ``name`` cannot be found, or has no tokenizer.
         ValueError: when its tokenizer is of another kind.
     """
-    if GPT2_NAME.fullmatch(str(name)) and not Path(name).is_dir():
+    if isinstance(name, str) and GPT2_NAME.fullmatch(name) and not Path(name).is_dir():
         with suppress(RuntimeError):  # not in tiktoken's cache, and no network: perhaps the hub's cache has it
             return Tokenizer.gpt2()
     files = ModelFiles(name, revision=revision)
     if path := files.find("tokenizer.json"):
         return read_tokenizer_json(path)
     if (vocab := files.find("vocab.json")) and (merges := files.find("merges.txt")):
-        lines = merges.read_text(encoding="utf8").splitlines()
-        lines = [line for line in lines if line and not line.startswith("#version:")]
-        return from_merges(json.loads(vocab.read_text(encoding="utf8")), lines)
+        return read_merges(vocab, merges)
     if path := files.find("tokenizer.tiktoken"):
         return Tokenizer.load(path)
     size = json.loads(files.first("config.json").read_text(encoding="utf8")).get("vocab_size", 50257)

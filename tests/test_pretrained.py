@@ -769,6 +769,52 @@ def test_merges_are_those_that_were_learned():
         merges_of({bytes([b]): b for b in range(256)} | {b"abcd": 256})
 
 
+@pytest.mark.parametrize("special", [(), ("<|endoftext|>", "<|user|>")])
+@pytest.mark.parametrize("pattern", [None, r"\p{L}+|\s|[^\s\p{L}]+"])
+def test_special_tokens_and_the_pattern_come_back_from_every_file(special, pattern, tmp_path):
+    how = {"special_tokens": special} | ({"pattern": pattern} if pattern else {})
+    ours = small_tokenizer(**how)
+    our_copy(random_reference(vocab_size=300)).save_pretrained(tmp_path, tokenizer=ours)
+    found = [load_tokenizer(tmp_path)]
+    (tmp_path / "tokenizer.json").unlink()
+    if pattern is None:  # of which those two files say nothing
+        found.append(load_tokenizer(tmp_path))
+    (tmp_path / "merges.txt").unlink()
+    ours.save(tmp_path / "tokenizer.tiktoken")
+    found.append(load_tokenizer(tmp_path))
+    for again in found:
+        assert (again.ranks, again.special_tokens, again.pattern) == (ours.ranks, ours.special_tokens, ours.pattern)
+
+
+def test_merges_that_do_not_fit_their_vocabulary_are_refused_with_both_numbers(saved_tokenizer, tmp_path):
+    path, ours, _ = saved_tokenizer
+    for name in ("config.json", "vocab.json"):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    file = tmp_path / "merges.txt"
+    lines = (path / "merges.txt").read_text(encoding="utf8").splitlines()
+    n = len(lines) - 1
+    assert n == len(ours.ranks) - 256
+    for kept in (lines[: 1 + n // 2], lines[:1], []):
+        file.write_text("\n".join(kept) + "\n", encoding="utf8")
+        merges = max(len(kept) - 1, 0)
+        with pytest.raises(ValueError, match=f"merges.txt does not fit vocab.json: {merges} merges, .* needs {n}: '") as caught:
+            load_tokenizer(tmp_path)
+        assert str(file) in str(caught.value)
+    for wrong in ("x y\n", "abc\n", "\x00\n"):
+        file.write_text(wrong, encoding="utf8")
+        with pytest.raises(ValueError, match=r"merges.txt does not fit vocab.json"):
+            load_tokenizer(tmp_path)
+    file.write_bytes((path / "merges.txt").read_bytes())
+    (tmp_path / "vocab.json").write_text("{")
+    with pytest.raises(ValueError, match=r"merges.txt does not fit vocab.json"):
+        load_tokenizer(tmp_path)
+    content = json.loads((path / "tokenizer.json").read_text(encoding="utf8"))
+    content["model"]["merges"] = content["model"]["merges"][: n // 2]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf8")
+    with pytest.raises(ValueError, match=f"{n // 2} merges, where the vocabulary needs {n}"):
+        load_tokenizer(tmp_path)
+
+
 def test_vocabularies_that_ranks_cannot_express_are_refused(saved_tokenizer, tmp_path):
     path, ours, _ = saved_tokenizer
     content = json.loads((path / "tokenizer.json").read_text(encoding="utf8"))
@@ -1044,6 +1090,26 @@ def test_modes_and_random_numbers_are_left_as_they_were():
     assert not model.training
     assert "theirs (in training mode)" in found.cause
     assert "ours" not in found.cause
+
+
+def test_nothing_is_made_float64_where_the_device_may_not_have_it():
+    moved, double, cpu = set(), torch.Tensor.double, torch.Tensor.cpu
+
+    def here(tensor):
+        found = cpu(tensor).clone()
+        moved.add(found.data_ptr())
+        return found
+
+    def checked(tensor):
+        assert tensor.data_ptr() in moved, "as MPS would say: no float64"
+        return double(tensor)
+
+    reference = random_reference()
+    model = our_copy(reference)
+    with torch.no_grad():
+        model.transformer.h[1].ln_2.weight.add_(0.1)
+    with mock.patch.multiple(torch.Tensor, cpu=here, double=checked):
+        assert first_difference(model, reference, IDX).module == f"{H1}.ln_2"
 
 
 def test_gaps_know_nans_infinities_and_shapes():
