@@ -147,7 +147,7 @@ def test_residual_block_is_post_ln_plus_a_plain_sum():
     for sublayer in (residual.attn, residual.mlp):
         sublayer.register_forward_hook(lambda module, args, output: written.append(output))
     first, total = residual(torch.stack([x, s]))
-    assert torch.equal(first, post(x))
+    assert_close(first, post(x), rtol=1e-10, atol=1e-10)
     assert_close(total, s + written[0] + written[1])
 
 

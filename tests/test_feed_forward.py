@@ -48,9 +48,9 @@ def test_mlp_drops_its_output_in_training_only():
     mlp, x = MLP(64, dropout=0.25), torch.randn(4, 100, 64)
     plain, dropped = mlp.eval()(x), mlp.train()(x)
     share = (dropped == 0).float().mean().item()
-    assert abs(share - 0.25) < 0.01, f"a share of {share} was dropped"
+    assert abs(share - 0.25) < 0.02, f"a share of {share} was dropped"
     assert_close(dropped[dropped != 0], plain[dropped != 0] / 0.75)
-    assert torch.equal(mlp.eval()(x), plain)
+    assert_close(mlp.eval()(x), plain)
 
 
 # ../nbs/13_feed_forward.ipynb #204504f9
