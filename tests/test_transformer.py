@@ -68,7 +68,7 @@ def test_cross_attention_equals_pytorchs_with_unequal_lengths():
         expected, weights = theirs(x, memory, memory, key_padding_mask=~real, average_attn_weights=False)
         assert_close(y, expected, rtol=1e-10, atol=1e-12)
         assert_close(ours.weights(x, memory, mask=real[:, None, None]), weights, rtol=1e-10, atol=1e-12)
-        assert_close(ours(x, ours.keys_values(memory), mask=real[:, None, None]), y, rtol=0, atol=0)
+        assert_close(ours(x, ours.keys_values(memory), mask=real[:, None, None]), y, rtol=0, atol=1e-12)
         mine = grads_of(y, [x, memory, ours.c_attn.weight, ours.c_proj.weight])
         reference = grads_of(expected, [x, memory, theirs.in_proj_weight, theirs.out_proj.weight])
         assert_close(mine, reference, rtol=1e-9, atol=1e-11)
@@ -150,7 +150,7 @@ def test_padding_and_the_future_change_nothing():
     model, src, src_mask, tgt_in, tgt_mask = make_model()
     together = model(src, tgt_in, src_mask, tgt_mask)
     noise = model(src.masked_fill(~src_mask, 0), tgt_in.masked_fill(~tgt_mask, 0), src_mask, tgt_mask)
-    assert_close(noise[tgt_mask], together[tgt_mask], rtol=0, atol=0)
+    assert_close(noise[tgt_mask], together[tgt_mask], rtol=0, atol=1e-12)
     assert_close(model(src, tgt_in, src_mask)[tgt_mask], together[tgt_mask], rtol=1e-12, atol=1e-12)
     wider = [F.pad(z, (0, 3)) for z in (src, tgt_in, src_mask, tgt_mask)]
     assert_close(model(*wider)[:, :4][tgt_mask], together[tgt_mask], rtol=1e-12, atol=1e-12)
