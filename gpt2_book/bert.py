@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -123,8 +123,7 @@ class BertSelfAttention(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.n_head, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
-        for name in ("query", "key", "value"):
-            setattr(self, name, nn.Linear(config.hidden_size, config.hidden_size))
+        self.query, self.key, self.value = (nn.Linear(config.hidden_size, config.hidden_size) for _ in range(3))
         self.attend = F.scaled_dot_product_attention  # another kernel may take its place
 
     def split_heads(self, z: Tensor) -> Tensor:
@@ -176,7 +175,7 @@ class BertLayer(nn.Module):
         return self.output(F.gelu(self.intermediate["dense"](x)), x)  # the GELU by erf
 
 # %% ../nbs/42_bert.ipynb #c6154876
-SUPPORTED = {  # the values of those fields that change the computation and that we compute
+SUPPORTED: dict[str, tuple] = {  # the values of those fields that change the computation and that we compute
     "model_type": ("bert",), "hidden_act": ("gelu", "gelu_python"), "position_embedding_type": ("absolute", None),
     "add_cross_attention": (False,), "tie_word_embeddings": (True,), "quantization_config": (None,),
     "pruned_heads": (None, {}), "embedding_size": (None,),
@@ -254,13 +253,14 @@ def stored_tensors(files: ModelFiles, *, prefix: str = "bert.") -> dict[str, Sto
     return stored
 
 # %% ../nbs/42_bert.ipynb #8b4c911f
-class Saved:
+class Saved(nn.Module):
     """Loading and saving for a model that is built from a :class:`BertConfig`, in Hugging Face's format."""
 
+    config: BertConfig
     prefix = "bert."  # of the encoder's names
 
     @classmethod
-    def build(cls, config: BertConfig, stored: dict[str, Stored], **how) -> nn.Module:
+    def build(cls, config: BertConfig, stored: dict[str, Stored], **how: Any) -> Saved:
         """Return a new model for a checkpoint's configuration and tensors."""
         return cls(config, **how)
 
@@ -363,7 +363,7 @@ def check_tokens(idx: Tensor, mask: Tensor, segments: Tensor, config: BertConfig
             raise ValueError(f"{name} {int(x[row, place])} in row {row}, position {place}; there are {n}")
 
 # %% ../nbs/42_bert.ipynb #a2c83f6b
-class Bert(Saved, nn.Module):
+class Bert(Saved):
     """BERT without its heads: embeddings, layers, and the pooler, which reads the first token.
 
     Args:
@@ -391,10 +391,10 @@ class Bert(Saved, nn.Module):
         init_bert_(self, config)
 
     @classmethod
-    def build(cls, config: BertConfig, stored: dict[str, Stored], *, pooler: bool = True) -> Bert:
+    def build(cls, config: BertConfig, stored: dict[str, Stored], *, pooler: bool = True, **how: Any) -> Bert:
         for name in [name for name in stored if not pooler and name.startswith("pooler.")]:
             del stored[name]
-        return cls(config, pooler=pooler)
+        return cls(config, pooler=pooler, **how)
 
     def forward(
         self, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
@@ -407,7 +407,8 @@ class Bert(Saved, nn.Module):
             check_tokens(idx, mask, segments, self.config)
         x = self.embeddings(torch.where(idx == PAD, self.config.pad_token_id or 0, idx), segments)  # (B, T, C)
         allowed = self.allowed(mask != 0)
-        for layer in self.encoder["layer"]:
+        layers: Any = self.encoder["layer"]
+        for layer in layers:
             x = layer(x, allowed)
         return x, torch.tanh(self.pooler["dense"](x[:, 0])) if self.pooler else x[:, 0]
 
@@ -438,7 +439,7 @@ class PredictionHead(nn.Module):
         return F.linear(x, matrix, self.bias)  # (..., V)
 
 # %% ../nbs/42_bert.ipynb #2dc3f01b
-class BertForPreTraining(Saved, nn.Module):
+class BertForPreTraining(Saved):
     """BERT with its two heads: one guesses masked tokens, one whether the second text follows the first.
 
     Shapes:
@@ -452,7 +453,7 @@ class BertForPreTraining(Saved, nn.Module):
         super().__init__()
         self.config, self.bert = config, Bert(config)
         heads = {"predictions": PredictionHead(config), "seq_relationship": nn.Linear(config.hidden_size, 2)}
-        self.cls = init_bert_(nn.ModuleDict(heads), config)
+        self.cls: Any = init_bert_(nn.ModuleDict(heads), config)
 
     def token_logits(self, x: Tensor) -> Tensor:
         """Return the logits of hidden vectors, (..., C) to (..., V)."""
@@ -642,7 +643,7 @@ class MaskedLoader(ExampleLoader):
         idx, next_labels = super().next_batch()  # (B, T), (B,)
         seed = (self.seed, self.epoch, self.step)
         generator = torch.Generator().manual_seed(zlib.crc32(repr(seed).encode()))
-        how = {"special": self.special, "vocab_size": self.vocab_size, "generator": generator}
+        how: dict[str, Any] = {"special": self.special, "vocab_size": self.vocab_size, "generator": generator}
         inputs, labels = mask_tokens(idx, **how)
         labels[:, 0] = next_labels
         return inputs, labels
@@ -660,7 +661,7 @@ class PretrainingObjective(nn.Module):
         return self.model.loss(inputs, tokens, labels[:, 0], segments=self.special.segments(inputs))
 
 # %% ../nbs/42_bert.ipynb #598f2605
-class BertClassifier(Saved, nn.Module):
+class BertClassifier(Saved):
     """BERT with a matrix on its pooled vector, which gives one logit for each class.
 
     Args:
@@ -690,7 +691,7 @@ class BertClassifier(Saved, nn.Module):
         init_bert_(self.classifier, bert.config)
 
     least = 2
-    check = GPTClassifier.check  # labels are refused as there
+    check: Any = GPTClassifier.check  # labels are refused as there
 
     @classmethod
     def build(cls, config: BertConfig, stored: dict[str, Stored], **how) -> BertClassifier:
@@ -737,9 +738,9 @@ class BertMultipleChoice(BertClassifier):
     def scores(self, idx: Tensor, mask: Tensor | None, segments: Tensor | None) -> Tensor:
         if idx.ndim != 3:
             raise ValueError(f"choices are (B, K, T), not {(*idx.shape,)}")
-        flat = [None if x is None else x.flatten(0, 1) for x in (idx, mask, segments)]  # (B, K, T) -> (B K, T)
+        mask, segments = (None if x is None else x.flatten(0, 1) for x in (mask, segments))  # (B, K, T) -> (B K, T)
         self.n_classes = idx.size(1)
-        return super().scores(*flat).view(idx.shape[:2])  # (B K, 1) -> (B, K)
+        return super().scores(idx.flatten(0, 1), mask, segments).view(idx.shape[:2])  # (B K, 1) -> (B, K)
 
 
 class ChoiceLoader(ExampleLoader):
@@ -852,7 +853,8 @@ def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None, segme
     Shapes:
         returns (L, B, H, T, S); the last axis sums to 1
     """
-    maps, layers = [], [layer.attention["self"] for layer in bert.encoder["layer"]]
+    stack: Any = bert.encoder["layer"]
+    maps, layers = [], [layer.attention["self"] for layer in stack]
 
     def watch(q, k, v, *, attn_mask, dropout_p):
         scores = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~attn_mask, -math.inf)  # (B, H, T, S)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from .tokenizer import Tokenizer
 
 # %% auto #0
-__all__ = ['Pair', 'Unit', 'window_starts', 'join_windows', 'evaluating', 'token_nats', 'rows_at_once', 'window_losses',
-           'token_losses', 'loss_by_position', 'Estimate', 'mean_in_blocks', 'Evaluation', 'evaluate_text',
-           'split_pair', 'pad_pairs', 'completion_log_likelihoods', 'MultipleChoice', 'Answer', 'answer_questions',
-           'multiple_choice_accuracy', 'clean_hellaswag', 'read_hellaswag']
+__all__ = ['Pair', 'Unit', 'window_starts', 'join_windows', 'evaluating', 'token_nats', 'context_size', 'rows_at_once',
+           'window_losses', 'token_losses', 'loss_by_position', 'Estimate', 'mean_in_blocks', 'Evaluation',
+           'evaluate_text', 'split_pair', 'pad_pairs', 'completion_log_likelihoods', 'MultipleChoice', 'Answer',
+           'answer_questions', 'multiple_choice_accuracy', 'clean_hellaswag', 'read_hellaswag']
 
 # %% ../nbs/34_evaluation.ipynb #e62a9a0d
 def window_starts(n: int, block_size: int, stride: int) -> list[int]:
@@ -82,6 +82,14 @@ def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view(targets.shape).cpu().double()  # (B, T)
 
 
+def context_size(model: nn.Module, block_size: int | None) -> int:
+    """Return ``block_size``, or where it is None the model's context."""
+    if block_size is not None:
+        return block_size
+    config: Any = model.config
+    return config.block_size
+
+
 def rows_at_once(model: nn.Module, batch_size: int, T: int) -> int:
     """Return how many rows of ``T`` tokens, at most ``batch_size``, keep the logits below 256 MB, or one row."""
     vocab_size = getattr(getattr(model, "config", None), "vocab_size", 1)
@@ -127,7 +135,7 @@ def token_losses(
     Raises:
         ValueError: when the stride is not between 1 and ``block_size``, or there are fewer than 2 tokens.
     """
-    block_size = model.config.block_size if block_size is None else block_size
+    block_size = context_size(model, block_size)
     n = len(tokens) - 1
     starts = window_starts(n, block_size, block_size if stride is None else stride)
     return join_windows(window_losses(model, tokens, starts, min(n, block_size), batch_size=batch_size), starts)
@@ -147,7 +155,7 @@ def loss_by_position(
     Raises:
         ValueError: when the text does not fill one window.
     """
-    block_size = model.config.block_size if block_size is None else block_size
+    block_size = context_size(model, block_size)
     if len(tokens) <= block_size:
         raise ValueError(f"{len(tokens)} tokens do not fill a window of block_size = {block_size} and one more")
     starts = range(0, len(tokens) - block_size, stride)
@@ -234,7 +242,7 @@ def evaluate_text(
     Source: Radford et al. (2019), section 3.1, for dividing by a unit that does not depend on the model.
     """
     ids = ([] if first is None else [first]) + tokenizer.encode(text)
-    block_size = model.config.block_size if block_size is None else block_size
+    block_size = context_size(model, block_size)
     losses = token_losses(model, ids, stride=stride, block_size=block_size, batch_size=batch_size)
     nats = mean_in_blocks(losses, block_size)
     return Evaluation(nats.value, nats.standard_error, len(losses), len(tokenizer.decode_bytes(ids[1:])))
@@ -300,7 +308,7 @@ def completion_log_likelihoods(
     Raises:
         ValueError: when a context or an ending is empty, or an ending is too long.
     """
-    block_size = model.config.block_size if block_size is None else block_size
+    block_size = context_size(model, block_size)
     order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))  # rows alike in length
     found = torch.empty(len(pairs), dtype=torch.float64)
     with evaluating(model) as device:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from os import PathLike
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class LoRALinear(nn.Module):
         if not alpha > 0:
             raise ValueError(f"alpha must be above 0, not {alpha}")
         self.base, self.rank, self.alpha = base, rank, float(alpha)
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        like: dict[str, Any] = {"device": base.weight.device, "dtype": base.weight.dtype}
         self.lora_A = nn.Parameter(torch.randn(rank, n_in, **like) / math.sqrt(n_in))
         self.lora_B = nn.Parameter(torch.zeros(n_out, rank, **like))
 
@@ -266,7 +266,8 @@ class GPTClassifier(nn.Module):
         if n_classes < 2:
             raise ValueError(f"a classifier needs at least 2 classes, not {n_classes}")
         self.gpt, self.config, self.n_classes = gpt, gpt.config, n_classes
-        weight = gpt.transformer.wte.weight
+        table: Any = gpt.transformer.wte
+        weight: Tensor = table.weight
         self.score = nn.Linear(weight.size(1), n_classes, bias=False, device=weight.device, dtype=weight.dtype)
         nn.init.normal_(self.score.weight, std=0.02)
 

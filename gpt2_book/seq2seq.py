@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -83,7 +83,8 @@ def number_words(
         drawn = _numbers(state, d, n + n_held)
         held_out += drawn[:n_held]
         train += [drawn[n_held + i % (len(drawn) - n_held)] for i in range(n)]
-    words = {number: tuple(_in_words(number, name) for name in languages) for number in {*train, *held_out}}
+    a, b = languages
+    words = {number: (_in_words(number, a), _in_words(number, b)) for number in {*train, *held_out}}
     return [words[train[i]] for i in state.permutation(n_train)], [words[number] for number in held_out]
 
 # %% ../nbs/40_seq2seq.ipynb #3cd7a2d5
@@ -206,7 +207,7 @@ def batches_by_length(
         raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into max_tokens = {max_tokens}")
     order, batches = torch.randperm(len(lengths), generator=generator).tolist(), []
     for start in range(0, len(order), pool * batch_size):
-        batch = []
+        batch: list[int] = []
         for i in sorted(order[start : start + pool * batch_size], key=lambda i: lengths[i]):
             places = (len(batch) + 1) * lengths[i]  # the new one is the longest
             if len(batch) == batch_size or (max_tokens is not None and places > max_tokens):
@@ -368,7 +369,7 @@ class Memory(NamedTuple):
 
     def take(self, rows: Tensor) -> Memory:
         """Select rows, for a beam search."""
-        return Memory(*(None if x is None else x[rows] for x in self))
+        return Memory(self.states[rows], self.keys[rows], None if self.mask is None else self.mask[rows])
 
 
 class Decoder(nn.Module):
@@ -391,7 +392,7 @@ class Decoder(nn.Module):
         """Read one token of each row, (B,): return what the head needs, the new state and the weights (B, S)."""
         x, weights = self.embed(token), None  # (B, E)
         found = []
-        if self.attention is not None:
+        if self.attention is not None and memory is not None:
             context, weights = self.attention(state[0][:, None], memory.states, memory.mask, keys=memory.keys)
             found, weights = [context[:, 0]], weights[:, 0]  # (B, 2H), (B, S)
         state = self.cell(torch.cat([x, *found], dim=-1), state)
@@ -404,9 +405,10 @@ class Decoder(nn.Module):
         for token in tgt_in.unbind(dim=1):  # T of (B,)
             feature, state, weight = self.step(token, state, memory)
             features.append(feature)
-            weights.append(weight)
+            if weight is not None:
+                weights.append(weight)
         logits = self.head(torch.stack(features, dim=1))  # (B, T, V)
-        return logits, None if self.attention is None else torch.stack(weights, dim=1)  # (B, T, S)
+        return logits, torch.stack(weights, dim=1) if weights else None  # (B, T, S)
 
 # %% ../nbs/40_seq2seq.ipynb #5f9f34f4
 @dataclass(frozen=True)
@@ -449,7 +451,8 @@ class _Reader:
 
     def reorder(self, rows: Tensor) -> None:
         """Go on with these rows; they may repeat."""
-        self.state = tuple(z[rows] for z in self.state)
+        h, c = self.state
+        self.state = h[rows], c[rows]
         self.memory = None if self.memory is None else self.memory.take(rows)
 
 # %% ../nbs/40_seq2seq.ipynb #23eda87a
@@ -487,9 +490,10 @@ class Seq2Seq(nn.Module):
 
     def align(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the attention weights (B, T, S). A ``ValueError`` says that the model has no attention."""
-        if self.decoder.attention is None:
+        weights = None if self.decoder.attention is None else self._decode(src, tgt_in, src_mask)[1]
+        if weights is None:
             raise ValueError("a model with attention=False has no weights to show")
-        return self._decode(src, tgt_in, src_mask)[1]  # (B, T, S)
+        return weights  # (B, T, S)
 
     @torch.no_grad()
     def generate(
@@ -502,10 +506,14 @@ class Seq2Seq(nn.Module):
         start = src.new_full((len(src), 1), self.config.bos)
         how |= {"stop_tokens": (self.config.eos,), "pad": self.config.pad}
         if n_beams == 1:
-            return sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)[:, 1:]  # (B, n)
+            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)
+            assert isinstance(rows, Tensor), "no scores were asked for"
+            return rows[:, 1:]  # (B, n)
         reader.reorder(torch.arange(len(src), device=src.device).repeat_interleave(n_beams))
         how |= {"n_beams": n_beams, "length_penalty": length_penalty, "reorder": reader.reorder}
-        return sampling.beam_search(reader, start, max_new_tokens, **how)[:, 1:]  # (B, n)
+        rows = sampling.beam_search(reader, start, max_new_tokens, **how)
+        assert isinstance(rows, Tensor), "no scores were asked for"
+        return rows[:, 1:]  # (B, n)
 
 # %% ../nbs/40_seq2seq.ipynb #f84ee93e
 def translate(
@@ -517,13 +525,15 @@ def translate(
     Raises:
         ValueError: when a text holds a character that the vocabulary lacks.
     """
-    device, found = next(model.parameters()).device, {}
+    generate: Any = model.generate
+    device = next(model.parameters()).device
+    found: dict[int, str] = {}
     rows = [source.encode(text) for text in texts]
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
         src, mask = pad_right([rows[i] for i in part], source.pad)  # (B, S)
-        new = model.generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens, **how)  # (B, n)
+        new = generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens, **how)  # (B, n)
         found |= {i: target.decode(row) for i, row in zip(part, new.tolist())}
     return [found[i] for i in range(len(rows))]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +76,7 @@ class MultiHeadAttention(CausalSelfAttention):
         """Return the queries, (B, H, T, D)."""
         return self.split_heads(self.project(x, slice(x.size(-1))))  # (B, T, C) -> (B, H, T, D)
 
-    def forward(
+    def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *, mask: Tensor | None = None
     ) -> Tensor:
         k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)  # 2 of (B, H, S, D)
@@ -131,7 +132,7 @@ class EncoderBlock(Block):
         super().__init__(n_embd, n_head, norm="post", dropout=dropout)
         self.mlp = FeedForward(n_embd, dropout=dropout)
 
-    def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:  # type: ignore[override] # never without a mask
         return super().forward(x, mask=mask)
 
 
@@ -150,7 +151,7 @@ class DecoderBlock(EncoderBlock):
         self.cross = MultiHeadAttention(n_embd, n_head, dropout=dropout)
         self.ln_cross = LayerNorm(n_embd)
 
-    def forward(
+    def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *, mask: Tensor | None = None,
         memory_mask: Tensor | None = None, cache=None,
     ) -> Tensor:  # fmt: skip
@@ -253,8 +254,10 @@ def read_config(path: Path) -> TransformerConfig:
         raise ValueError(f"{path}: {error}") from error
 
 # %% ../nbs/41_encoder_decoder.ipynb #cac2037b
-class Saved:
+class Saved(nn.Module):
     """Loading and saving a :class:`Transformer` as a folder with ``config.json`` and safetensors."""
+
+    config: TransformerConfig
 
     @classmethod
     def from_pretrained(
@@ -269,7 +272,7 @@ class Saved:
         files = ModelFiles(name)
         config = read_config(files.first("config.json"))
         with torch.device("meta"), NoDraws():  # nothing is allocated yet, and nothing drawn
-            model = cls(config)
+            model: Any = cls(config)
         stored = {tensor.key: tensor for file in weight_files(files) for tensor in read_header(file)}
         if config.tie_weights and TIED[0] in stored:
             stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])  # one tensor, three names
@@ -288,7 +291,7 @@ class Saved:
             (inside / "config.json").write_text(text, encoding="utf8", newline="\n")
 
 # %% ../nbs/41_encoder_decoder.ipynb #d30dd452
-class Transformer(Saved, nn.Module):
+class Transformer(Saved):
     """The encoder-decoder of 2017.
 
     Shapes:
@@ -310,7 +313,8 @@ class Transformer(Saved, nn.Module):
         self.encoder = nn.ModuleList(EncoderBlock(C, config.n_head, **how) for _ in range(config.n_layer))
         self.decoder = nn.ModuleList(DecoderBlock(C, config.n_head, **how) for _ in range(config.n_layer))
         self.lm_head = nn.Linear(C, V, bias=False)
-        init_transformer_(self).settle()
+        init_transformer_(self)
+        self.settle()
 
     def settle(self, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> None:
         """Tie what is to be tied, and make the table of positions, which is not stored."""
@@ -426,8 +430,8 @@ def translation_batches(
     Source: Vaswani et al. (2017), section 5.1.
     """
     pairs = iter(pairs)
-    while rows := list(islice(pairs, part)):
-        rows = [row for row in encode_pairs(rows, vocabulary) if max(map(len, row)) <= max_length]
+    while texts := list(islice(pairs, part)):
+        rows = [row for row in encode_pairs(texts, vocabulary) if max(map(len, row)) <= max_length]
         lengths = [max(map(len, row)) for row in rows]
         for batch in batches_by_length(lengths, batch_size, max_tokens=max_tokens, generator=generator):
             yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary, device=device)
@@ -478,7 +482,8 @@ def check_run(model: nn.Module, recipe: TranslationRecipe, pairs: Iterable[Pair]
         TypeError: when ``pairs`` is an iterator.
         ValueError: when the special tokens differ, or a text may be longer than the model can read.
     """
-    c, special = model.config, (vocabulary.pad, vocabulary.bos, vocabulary.eos)
+    c: Any = model.config
+    special = (vocabulary.pad, vocabulary.bos, vocabulary.eos)
     if iter(pairs) is pairs:
         raise TypeError("the pairs must be readable from their start again, for the second pass")
     if special != (c.pad, c.bos, c.eos):
@@ -496,20 +501,21 @@ class TranslationTrainer:
 
     def __init__(self, model: nn.Module, recipe: TranslationRecipe) -> None:
         self.model, self.recipe, self.step = model, recipe, 0
+        self.config: Any = model.config
         self.device = next(model.parameters()).device
         self.precision = choose_precision(recipe.precision, self.device)
         self.precision = "float32" if self.precision == "float16" else self.precision  # it would need a scaler
-        how = {"weight_decay": recipe.weight_decay, "betas": (0.9, 0.98), "eps": 1e-9}
+        how: dict[str, Any] = {"weight_decay": recipe.weight_decay, "betas": (0.9, 0.98), "eps": 1e-9}
         self.optimizer = make_optimizer(model, learning_rate=0.0, **how)
 
     def update(self, batch: PairBatch) -> Tensor:
         """Make one update of the weights; return the loss before it."""
         self.model.train()
         self.step += 1
-        set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.model.config.n_embd))
+        set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.config.n_embd))
         with autocast(self.device, self.precision):
             logits = self.model(batch.src, batch.tgt_in, batch.src_mask)  # (B, T, V)
-        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing, pad=self.model.config.pad)
+        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing, pad=self.config.pad)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -522,7 +528,7 @@ class TranslationTrainer:
         """
         check_run(self.model, self.recipe, pairs, vocabulary)
         until, recipe = self.recipe.steps if until is None else until, self.recipe
-        how = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens, "max_length": recipe.max_length}
+        how: dict[str, Any] = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens, "max_length": recipe.max_length}
         generator = torch.Generator().manual_seed(recipe.seed + self.step)
         while (begun := self.step) < until:
             for batch in translation_batches(pairs, vocabulary, **how, generator=generator, device=self.device):
@@ -536,7 +542,8 @@ class TranslationTrainer:
         """Write weights, optimizer and step to one safetensors file, under another name first."""
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
-        save_file({**training_tensors(self), "step": torch.tensor(self.step)}, partial)
+        run: Any = self  # it has what a Trainer has: a model and an optimizer
+        save_file({**training_tensors(run), "step": torch.tensor(self.step)}, partial)
         os.replace(partial, path)
 
     def load(self, path: str | os.PathLike) -> None:
@@ -552,7 +559,8 @@ class TranslationTrainer:
         if "step" not in tensors:
             raise ValueError(f"{path} holds no run of a TranslationTrainer: it has no step")
         step = int(tensors.pop("step"))
-        set_training_tensors(self, tensors)
+        run: Any = self
+        set_training_tensors(run, tensors)
         self.step = step
 
 # %% ../nbs/41_encoder_decoder.ipynb #be0fb93d
@@ -565,9 +573,10 @@ class _Reader:
 
     def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor | None, n_beams: int, size: int) -> None:
         memory, c = model.encode(src, src_mask), model.config  # (B, S, C)
-        how = {"batch": len(src) * n_beams, "dtype": memory.dtype, "device": memory.device}
+        how: dict[str, Any] = {"batch": len(src) * n_beams, "dtype": memory.dtype, "device": memory.device}
         self.model, self.cache = model, KVCache(c.n_layer, c.n_head, c.n_embd // c.n_head, size, **how)
-        once = [block.cross.keys_values(memory) for block in model.decoder]  # of each layer 2 of (B, H, S, D)
+        blocks: Any = model.decoder
+        once = [block.cross.keys_values(memory) for block in blocks]  # of each layer 2 of (B, H, S, D)
         self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair) for pair in once]
         self.mask = None if src_mask is None else padding_mask(src_mask.repeat_interleave(n_beams, dim=0))
 
@@ -614,9 +623,12 @@ def write_target(
         start = src.new_full((len(src), 1), c.bos)  # (B, 1)
         how |= {"stop_tokens": (c.eos,), "pad": c.pad}
         if n_beams == 1:
-            return sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)[:, 1:]
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty, "reorder": reader.cache.reorder}
-        return sampling.beam_search(reader, start, max_new_tokens, **how)[:, 1:]  # (B, n)
+            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)
+        else:
+            how |= {"n_beams": n_beams, "length_penalty": length_penalty, "reorder": reader.cache.reorder}
+            rows = sampling.beam_search(reader, start, max_new_tokens, **how)
+        assert isinstance(rows, Tensor), "no scores were asked for"
+        return rows[:, 1:]  # (B, n)
     finally:
         model.train(training)
 
@@ -632,7 +644,7 @@ def average_weights(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     states = list(states)
     if not states:
         raise ValueError("there are no weights to average")
-    return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+    return {name: torch.stack([state[name] for state in states]).sum(0) / len(states) for name in states[0]}
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -665,11 +677,12 @@ def translation_scores(found: Sequence[str], wanted: Sequence[str], *, tokenize:
 def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
     """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S), without dropout."""
     found, training = [], model.training
+    blocks: Any = model.decoder
 
     def keep(cross: MultiHeadAttention, args: tuple, options: dict) -> None:
         found.append(cross.weights(*args, **options))  # (B, H, T, S)
 
-    hooks = [block.cross.register_forward_pre_hook(keep, with_kwargs=True) for block in model.decoder]
+    hooks = [block.cross.register_forward_pre_hook(keep, with_kwargs=True) for block in blocks]
     try:
         model.eval()(src, tgt_in, src_mask)
     finally:
@@ -722,9 +735,10 @@ def wmt_pairs(
             from datasets import load_dataset
         except ImportError as error:
             raise ImportError("WMT 2017 is streamed by datasets: pip install 'gpt2_book[datasets]'") from error
-        rows = load_dataset("wmt/wmt17", "de-en", split=split, streaming=True)
+        stream: Any = load_dataset("wmt/wmt17", "de-en", split=split, streaming=True)
+        rows = stream
         if split == "train":  # its corpora come one after the other
-            rows = rows.shuffle(seed=seed, buffer_size=200_000)  # shards, then what is in the buffer
+            rows = stream.shuffle(seed=seed, buffer_size=200_000)  # shards, then what is in the buffer
     return TextPairs(rows, languages)
 
 # %% ../nbs/41_encoder_decoder.ipynb #895179ff
