@@ -227,12 +227,13 @@ class Evaluation:
 
 # %% ../nbs/34_evaluation.ipynb #7f02b1d1
 def evaluate_text(
-    model: nn.Module, tokenizer: Tokenizer, text: str, *, stride: int | None = None, block_size: int | None = None,
+    model: nn.Module, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None, block_size: int | None = None,
     first: int | None = None, batch_size: int = 16,
 ) -> Evaluation:  # fmt: skip
     """Score a text of any length in sliding windows.
 
     Args:
+        text: or its tokens, where it holds special ones.
         stride: as for :func:`token_losses`; a small one gives each token more context and costs more.
         first: a token to put in front of the text, so that its own first token is scored too.
 
@@ -241,7 +242,8 @@ def evaluate_text(
 
     Source: Radford et al. (2019), section 3.1, for dividing by a unit that does not depend on the model.
     """
-    ids = ([] if first is None else [first]) + tokenizer.encode(text)
+    ids = [] if first is None else [first]
+    ids += tokenizer.encode(text) if isinstance(text, str) else text
     block_size = context_size(model, block_size)
     losses = token_losses(model, ids, stride=stride, block_size=block_size, batch_size=batch_size)
     nats = mean_in_blocks(losses, block_size)

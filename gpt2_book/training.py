@@ -43,15 +43,16 @@ from .tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'FINE_TUNING_RATE', 'CONTINUES', 'choose_precision',
-           'choose_device', 'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device', 'share_of_mean',
-           'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state',
+__all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'FINE_TUNING_RATE', 'CONTINUES', 'TEXT_SUM',
+           'choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device',
+           'share_of_mean', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state',
            'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256', 'sync',
            'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'with_defaults', 'goes_on',
            'check_settings', 'read_state', 'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer', 'Log',
            'polite_signals', 'stop_politely', 'measured', 'progress_bar', 'show', 'fit', 'absolute', 'model_name',
            'typed', 'checked_settings', 'shape_to_start_from', 'completed', 'Recipe', 'read_recipe', 'lengthened',
-           'set_aside', 'write_recipe', 'recipe_tokenizer', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
+           'set_aside', 'write_recipe', 'recipe_tokenizer', 'check_text', 'keep_text', 'Ingredients', 'prepare',
+           'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -1105,6 +1106,38 @@ def recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer:
         raise ValueError(f"the tokenizer has {size} tokens, more than model.vocab_size = {recipe.model.vocab_size}")
     return tokenizer
 
+# %% ../nbs/31_training.ipynb #cc580de2
+TEXT_SUM = "text.sha256"
+
+
+def check_text(folder: str | os.PathLike, text: str, name: str) -> None:
+    """Compare a text with the one that the run in a folder began with, if its sum is there.
+
+    Raises:
+        ValueError: when it is another one.
+    """
+    path, digest = Path(folder) / TEXT_SUM, hashlib.sha256(text.encode("utf8")).hexdigest()
+    if path.exists() and (saved := path.read_text(encoding="utf8").strip()) != digest:
+        numbers = f"SHA-256 {digest[:8]}..., not {saved[:8]}..."
+        raise ValueError(f"{name} has changed since the run in {folder} began ({numbers}): another part is held out now")
+
+
+def keep_text(folder: Path, text: str, name: str) -> None:
+    """Check the text of a run that has checkpoints; of one that begins, keep the sum of its text.
+
+    Raises:
+        ValueError: when the text has changed since the checkpoints were written.
+    """
+    try:
+        check_text(folder, text, name)
+    except ValueError:
+        if Checkpoints(folder / "checkpoints").all():
+            raise
+        (folder / "tokenizer.tiktoken").unlink(missing_ok=True)  # of the text as it was
+    partial = folder / f"{TEXT_SUM}.partial"
+    partial.write_text(hashlib.sha256(text.encode("utf8")).hexdigest() + "\n", encoding="utf8", newline="\n")
+    os.replace(partial, folder / TEXT_SUM)
+
 # %% ../nbs/31_training.ipynb #58bce288
 @dataclass(frozen=True)
 class Ingredients:
@@ -1152,7 +1185,8 @@ def prepare(recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True) -
 
     Raises:
         FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
-        ValueError: when the text is too short, or the vocabulary larger than the model's.
+        ValueError: when the text is too short, or the vocabulary larger than the model's,
+            or the text is not the one that the run in ``folder`` began with.
     """
     folder, limit = Path(folder), recipe.model.vocab_size
     if recipe.shards:
@@ -1161,6 +1195,7 @@ def prepare(recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True) -
             raise ValueError(f"the shards have a vocabulary of {size} tokens, more than model.vocab_size = {limit}")
         return Ingredients(recipe, recipe_tokenizer(recipe, folder), *parts)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
+    keep_text(folder, text, recipe.text or "Python's documentation")
     texts = split_text(text, held_out=recipe.held_out)
     tokenizer = recipe_tokenizer(recipe, folder, texts[0])
     parts = [np.array(tokenizer.encode(part, allowed_special="all"), token_dtype(limit)) for part in texts]

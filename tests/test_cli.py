@@ -5,12 +5,17 @@ from gpt2_book.cli import (
     Continuation,
     app,
     as_toml,
+    decode_text,
     decoding_lines,
     export_onnx,
     list_settings,
+    model_names,
+    one_line_errors,
     parse_settings,
+    read_prompt,
     read_settings,
     settle,
+    settle_streams,
     weight_bytes,
 )
 
@@ -164,6 +169,77 @@ def test_beams_find_what_the_search_finds():
     assert found["log_probability"] == pytest.approx(logp.item(), abs=1e-3)
     for options in (("--beams", 2, "--top-p", 0.5), ("--beams", 2, "--stop", "x"), ("--length-penalty", 2)):
         assert run("generate", "x", *options).exit_code == 2
+
+
+# ../nbs/90_command_line.ipynb #59febfbd
+def test_the_folder_of_a_run_stands_for_its_model(tiny):
+    told = run("train", "--config", tiny, "--out", "r", "--samples", 0)
+    assert told.exit_code == 0, told.output
+    for words in (("generate", "one", "--seed", 1, "-m"), ("eval", "--json", "-m")):
+        assert run(*words, "r").stdout.replace('"r"', '"r/model"') == run(*words, "r/model").stdout
+    assert run("info", "r").stdout == run("info", "r/model").stdout and "270 tokens" in run("info", "r").stdout
+    assert run("export", "r", "copy").exit_code == 0 and Path("copy/model.safetensors").exists()
+    __import__("shutil").rmtree("r/model")
+    for words in (("generate", "x", "-m", "r"), ("eval", "-m", "r"), ("export", "r", "other")):
+        result = run(*words)
+        assert result.exit_code == 1 and "no model yet" in result.stderr, result.output
+        assert result.stderr.endswith("gpt2-book train --out r\n") and len(result.stderr.splitlines()) == 1
+    assert "270 tokens" in run("info", "r").stdout
+
+
+def test_a_text_that_was_edited_is_neither_scored_nor_trained_on(tiny):
+    assert run("train", "--config", tiny, "--samples", 0).exit_code == 0
+    assert run("eval", "-m", "gpt2-book-run").exit_code == 0
+    text = tiny.parent / "text.txt"
+    whole = text.read_text()
+    text.write_bytes(whole.replace("\n", "\r\n").encode())
+    assert run("eval", "-m", "gpt2-book-run").exit_code == 0, "it is the same text to Python"
+    text.write_text("One more line.\n\n" + whole)
+    for words in (("eval", "-m", "gpt2-book-run"), ("train",)):
+        result = run(*words)
+        assert result.exit_code == 1 and "has changed since the run in gpt2-book-run began" in result.stderr
+        assert "text.txt" in result.stderr and len(result.stderr.splitlines()) == 1
+    text.write_text(whole)
+    assert run("train", "--samples", 0).exit_code == 0
+
+
+def test_a_special_token_is_read_as_the_shell_says():
+    name = "<|endoftext|>"
+    refused = run("generate", f"one{name}")
+    assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1
+    assert f"holds {name}; --special reads it as that token" in refused.stderr and "=" not in refused.stderr
+    how = ("--seed", 1, "--max-new-tokens", 3, "--no-echo")
+    token, letters = (records(f"one{name}", way, *how)[0]["tokens"] for way in ("--special", "--no-special"))
+    import torch
+
+    from gpt2_book import GPT
+    from gpt2_book.pretrained import load_tokenizer
+
+    gpt, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
+    ids = tokenizer.encode(f"one{name}", allowed_special="all"), tokenizer.encode_ordinary(f"one{name}")
+    assert len(ids[0]) == len(tokenizer.encode("one")) + 1 < len(ids[1])
+    for found, prompt in zip((token, letters), ids):
+        out = gpt.generate(
+            torch.tensor([prompt]), 3, temperature=0.8, top_k=50, generator=torch.Generator().manual_seed(1)
+        )
+        assert out[0, len(prompt) :].tolist() == found
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
+def test_a_shell_completes_commands_options_and_models(tmp_path):
+    asked = {"gpt2-book gen": "generate", "gpt2-book generate --max": "--max-new-tokens", "gpt2-book export sha": "shakespeare"}
+    for words, expected in asked.items():
+        env = os.environ | {"_GPT2_BOOK_COMPLETE": "complete_bash", "COMP_WORDS": words,
+                            "COMP_CWORD": str(len(words.split()) - 1)}  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; sys.argv = ['gpt2-book']; from gpt2_book.cli import main; main()"],
+            env=env, capture_output=True, text=True,
+        )  # fmt: skip
+        assert expected in done.stdout.split(), (words, done.stdout, done.stderr)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").touch()
+    assert model_names(f"{tmp_path}/") == [f"{tmp_path / 'mine'}"] and "gpt2-xl" in model_names("gpt2-")
+    assert "--install-completion" in run("--help").stdout
 
 
 # ../nbs/90_command_line.ipynb #5e89bb60
@@ -418,8 +494,9 @@ def test_wrong_settings_are_refused_and_nothing_is_written(tiny, tmp_path):
         (("--qqq", 5), "--help lists all"), (("--samples", "x"), "samples"),
     ):  # fmt: skip
         result = run("train", *words)
-        plain = " ".join(result.stderr.replace("│", " ").split())
-        assert result.exit_code == 2 and message in plain and "Usage" in plain, (words, result.output)
+        assert result.exit_code == 2 and message in result.stderr, (words, result.output)
+        assert result.stderr.startswith("gpt2-book: ") and result.stderr.endswith(" --help)\n")
+        assert len(result.stderr.splitlines()) == 1
     files = {
         "a.toml": "[training]\nstepps = 5", "b.toml": "steps =", "c.yaml": "a: [", "d.json": "[1]", "e.ini": "",
         "f.yaml": "model: 5", "g.toml": "text = 'no-such-file'", "h.json": '{"model": {"n_head": 7}}',
@@ -640,11 +717,17 @@ def test_eval_scores_an_argument_a_file_and_standard_input(tmp_path):
     assert "100%" in run("eval", text, "--progress").stderr
     for words, message in (
         (("x",), "at least 2 tokens"), ((text, "--stride", 300), "not 300"), (("--file", "missing"), "missing"),
-        (("--model", tmp_path), str(tmp_path)), ((text + "<|endoftext|>",), "endoftext"), (("",), "2 tokens"),
+        (("--model", tmp_path), str(tmp_path)), (("",), "2 tokens"),
     ):  # fmt: skip
         result = run("eval", *words)
         assert result.exit_code == 1 and message in result.stderr, (words, result.output)
         assert len(result.stderr.splitlines()) == 1
+    whole = f"{text}<|endoftext|>{text}"
+    refused = run("eval", whole)
+    assert refused.exit_code == 2 and "--special reads it as that token" in refused.stderr
+    tokens = [jsonlib.loads(run("eval", whole, way, "--json").stdout)["tokens"] for way in ("--special", "--no-special")]
+    tokenizer = load_tokenizer("shakespeare")
+    assert tokens == [len(tokenizer.encode(text)) * 2, len(tokenizer.encode_ordinary(whole)) - 1]
     gpt = GPT.from_pretrained("shakespeare")
     gpt.save_pretrained(tmp_path / "alone" / "model", tokenizer=load_tokenizer("shakespeare"))
     assert "give one, or --file" in run("eval", "--model", tmp_path / "alone" / "model").stderr
@@ -678,22 +761,66 @@ def test_eval_answers_questions(tmp_path):
 
 # ../nbs/90_command_line.ipynb #b89cc394
 def test_errors_are_one_line_and_an_exit_code():
-    for arguments, message in (
-        (("generate", "x", "--model", "no such model"), "no such model"), (("generate", ""), "empty"),
-        (("info", "--n-head", 7), "n_head = 7"), (("info", "nothing-of-this-name/at-all"), "nothing-of-this-name"),
-        (("generate", "x", "--top-p", 0), "top_p"), (("generate", "x", "--repetition-penalty", 0), "penalty"),
-        (("generate", "--file", "no-such-file"), "no-such-file"), (("export", "no such model", "out"), "no such model"),
-        (("generate", "x", "--device", "abacus"), "'abacus' cannot be used"), (("generate", "x", "--stop", ""), "stop"),
-        (("generate", "x", "--device", "cuda:99"), "'cuda:99' cannot be used"),
+    for code, arguments, message in (
+        (1, ("generate", "x", "--model", "no such model"), "no such model"), (1, ("generate", ""), "empty"),
+        (1, ("info", "nothing-of-this-name/at-all"), "nothing-of-this-name"),
+        (1, ("generate", "--file", "no-such-file"), "no-such-file: No such file"),
+        (1, ("export", "no such model", "out"), "no such model"),
+        (1, ("generate", "x", "--device", "abacus"), "'abacus' cannot be used"),
+        (1, ("generate", "x", "--device", "cuda:99"), "'cuda:99' cannot be used"),
+        (2, ("info", "--n-head", 7), "n_head = 7"), (2, ("info", "--n-layer", 0), "--n-layer"),
+        (2, ("generate", "x", "--top-p", 0), "above 0 and at most 1, not 0.0 (gpt2-book generate --help)"),
+        (2, ("generate", "x", "--top-k", "many"), "'many'"), (2, ("generate", "x", "--dtype", "int4"), "'int4'"),
+        (2, ("export", "gpt2"), "OUT"), (2, ("write",), "'write'"), (2, ("exprot",), "export"),
+        (2, ("--wrong",), "--wrong"),
     ):  # fmt: skip
         result = run(*arguments)
-        assert result.exit_code == 1, result.output
-        assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
-        assert result.stderr.startswith("gpt2-book: ")
-    for arguments in (("generate", "x", "--top-k", "many"), ("generate", "x", "--dtype", "int4"), ("export", "gpt2")):
-        assert run(*arguments).exit_code == run("write").exit_code == 2
+        assert result.exit_code == code, result.output
+        assert message in result.stderr and result.stdout == "", result.output
+        assert result.stderr.startswith("gpt2-book: ") and len(result.stderr.splitlines()) == 1
+    assert run().exit_code == 2 and "generate" in run().stderr
     for command in ("generate", "train", "eval", "export", "info"):
         assert run(command, "--help").exit_code == run("--help").exit_code == run("--version").exit_code == 0
+
+
+# ../nbs/90_command_line.ipynb #3227e27f
+def test_impossible_options_are_refused_before_a_model_is_loaded(monkeypatch, tmp_path):
+    from gpt2_book import GPT
+
+    last = records("x", "--seed", 2**64 - 1, "--max-new-tokens", 1)
+    assert last[0]["seed"] == 2**64 - 1
+
+    def never(*arguments, **how):
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr(GPT, "from_pretrained", never)
+    for name in ("temperature", "top-p", "min-p", "repetition-penalty", "length-penalty"):
+        for value in ("nan", "inf", "-inf"):
+            result = run("generate", "x", f"--{name}={value}", *(["--beams", 2] if "length" in name else []))
+            assert result.exit_code == 2 and f"'--{name}'" in result.stderr, result.output
+    for words, message in (
+        (("--temperature", -1), "at least 0"), (("--top-p", 1.5), "at most 1"), (("--min-p", -0.1), "at least 0"),
+        (("--repetition-penalty", 0), "above 0"), (("--seed", 2**64), "below 2**64"), (("--seed", -1), "--seed"),
+        (("--seed", 2**64 - 1, "-n", 2), "below 2**64"), (("--max-new-tokens", 10**20), "at most"),
+        (("-n", 10**11), "at most 65,536"), (("--beams", 10**11), "at most 65,536"), (("--stop", ""), "is empty"),
+        (("--stop", "a", "--stop", ""), "is empty"), (("--model", ""), "is empty"), (("--beams", 2, "--seed", 1), "--seed"),
+    ):  # fmt: skip
+        result = run("generate", "x", *words)
+        assert result.exit_code == 2 and message in result.stderr, result.output
+        assert len(result.stderr.splitlines()) == 1
+    (tmp_path / "file").touch()
+    (tmp_path / "questions").write_text("{}\n")
+    for words, message in (
+        (("generate", "x", "--device", "abacus"), "abacus"), (("generate", "--file", tmp_path), "directory"),
+        (("eval", "a text", "--stride", 300), "not 300"), (("eval", "x"), "at least 2 tokens"),
+        (("eval", "--choices", tmp_path / "questions"), "line 1"), (("eval", "--model", tmp_path), "config.json"),
+        (("export", "shakespeare", tmp_path / "file"), "is a file"),
+        (("export", "shakespeare", tmp_path / "file" / "below"), "no folder that can be written to"),
+        (("export", "shakespeare", tmp_path / "file" / "m.onnx", "--format", "onnx"), "no folder"),
+    ):  # fmt: skip
+        result = run(*words)
+        assert result.exit_code == 1 and message in result.stderr, result.output
+        assert len(result.stderr.splitlines()) == 1 and result.stdout == ""
 
 
 # ../nbs/90_command_line.ipynb #ef1b2540
@@ -749,6 +876,101 @@ def test_a_reader_that_goes_is_no_error(arguments):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 141
+
+
+# ../nbs/90_command_line.ipynb #66b28095
+@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
+def test_a_full_disk_takes_one_line_and_nothing_that_was_there(tiny):
+    "Files may not grow beyond 16 KiB, which fails as a full disk does, at the same places."
+    import resource
+
+    assert run("train", "--config", tiny, "--samples", 0, "--out", "run").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("run/model").iterdir()}
+    assert Path("run/model/model.safetensors").stat().st_size > 2**14
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, 2**14))
+
+    many = [("export", "shakespeare", "run/model"), ("train", "--config", tiny, "--out", "new")]
+    many += [("export", "run", "m.onnx", "--format", "onnx")] if __import__("importlib.util").util.find_spec("onnxscript") else []
+    for process in [start(*words, preexec_fn=limit) for words in many]:
+        said = process.communicate(timeout=300)[1].decode()
+        assert process.returncode == 1 and len(said.splitlines()) == 1 and said.startswith("gpt2-book: "), said
+        assert "File too large" in said or "onnx" in said, said
+    assert {path: path.read_bytes() for path in Path("run/model").iterdir()} == before
+    assert not Path("m.onnx").exists() and list(Path().glob("**/.*")) == []
+    assert list(Path("new").rglob("step-*")) == []
+
+
+# ../nbs/90_command_line.ipynb #b4384490
+@pytest.mark.skipif(os.name == "nt", reason="shells of POSIX")
+def test_closed_and_full_streams_and_python_m_end_as_a_shell_expects(tmp_path):
+    module, script = f"{sys.executable} -m gpt2_book", f"{sys.executable} -m gpt2_book.cli"
+    full = os.path.exists("/dev/full")
+    cases = {
+        f"{module} info >&-": (0, 0), f"{module} --help >&- 2>&-": (0, 0), f"{module} nonsense 2>&-": (2, 0),
+        f"{script} info | head -1; exit ${{PIPESTATUS[0]}}": (141, 0), f"{module} --version | true": (None, 0),
+        f"{module} generate x --max-new-tokens 2 <&- >&-": (0, 0), f"{script} --version": (0, 0),
+        f"{module} info > /dev/full" if full else "false": (1, full),
+        f"{module} generate x > /dev/full" if full else "false ": (1, full),
+        f"LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 {module} generate Ö --max-new-tokens 0": (0, 0),
+    }  # fmt: skip
+    running = {
+        command: subprocess.Popen(["bash", "-c", command], stdout=-1, stderr=-1, stdin=subprocess.DEVNULL, cwd=tmp_path)
+        for command in cases
+    }
+    for command, process in running.items():
+        out, errors = (pipe.decode() for pipe in process.communicate(timeout=300))
+        code, lines = cases[command]
+        assert code in (None, process.returncode), (command, process.returncode, out, errors)
+        assert len(errors.splitlines()) == lines and "Traceback" not in errors, (command, errors)
+        assert not lines or "No space left on device" in errors
+        assert "--version" not in command or "|" in command or out.startswith("gpt2-book ")
+        assert "LC_ALL" not in command or set(out) == {"?", "\n"}
+
+
+def test_what_windows_does_otherwise(monkeypatch, tmp_path):
+    import errno
+    import io
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    console, page = io.BytesIO(), "cp1252"
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(console, page, newline="\r\n"))
+    monkeypatch.setattr(sys, "stdin", None)
+    settle_streams()
+    print("Ö → 1")
+    sys.stdout.flush()
+    assert console.getvalue() == "Ö → 1\n".encode() and sys.stdin.read() == ""
+    with pytest.raises(__import__("typer").Exit) as end, one_line_errors():
+        raise OSError(errno.EINVAL, "Invalid argument")
+    assert end.value.exit_code == 141
+    with pytest.raises(__import__("typer").Exit) as end, one_line_errors():
+        raise OSError(errno.EINVAL, "Invalid argument", "a?.txt")
+    assert end.value.exit_code == 1
+    for content in ("Ö\r\n".encode(), "Ö\r\n".encode("utf-8-sig"), "Ö\r\n".encode("utf-16")):
+        (tmp_path / "prompt.txt").write_bytes(content)
+        assert read_prompt(None, tmp_path / "prompt.txt") == "Ö"
+    with pytest.raises(ValueError, match=r"no text in UTF-8: byte 1 is 0xff"):
+        decode_text(b"a\xff", "prompt.txt")
+
+
+def test_every_error_takes_one_line(monkeypatch, capsys):
+    import safetensors
+
+    stack = "CUDA error: no\nException raised from here\nframe #0: there"
+    for error, message in (
+        (RuntimeError(stack), "CUDA error: no"), (OSError(28, "No space left", "out/model"), "out/model: No space left"),
+        (safetensors.SafetensorError("I/O error"), "I/O error"), (MemoryError(), "there is not enough memory"),
+        (KeyError("h"), "KeyError: 'h' (unexpected; GPT2_BOOK_TRACEBACK=1"), (ImportError("pip install x"), "pip install x"),
+    ):  # fmt: skip
+        with pytest.raises(__import__("typer").Exit) as end, one_line_errors():
+            raise error
+        assert end.value.exit_code == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"gpt2-book: {message}") and len(said.splitlines()) == 1
+    monkeypatch.setenv("GPT2_BOOK_TRACEBACK", "1")
+    with pytest.raises(KeyError), one_line_errors():
+        raise KeyError("h")
 
 
 # ../nbs/90_command_line.ipynb #4b0b39bd
