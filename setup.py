@@ -1,5 +1,6 @@
 """Hand the metadata in `settings.ini`, which nbdev reads as well, to setuptools. Nothing is said twice."""
 
+import re
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -14,11 +15,16 @@ package, patterns = s["package_data"].split("=")
 status = {"3": "3 - Alpha", "4": "4 - Beta", "5": "5 - Production/Stable"}[s["status"]]
 extras = {key.removesuffix("_requirements"): value.split() for key, value in s.items() if key.endswith("_requirements")}
 
+# the package index shows the README far from the files that it links to
+files = f"{s['git_url']}/blob/{s['branch']}/"
+readme = (root / "README.md").read_text(encoding="utf-8")
+readme = re.sub(r"\]\((?!https?://|#)([^)]+)\)", lambda link: f"]({files}{link[1]})", readme)
+
 setup(
     name=s["lib_name"],
     version=s["version"],
     description=s["description"],
-    long_description=(root / "README.md").read_text(encoding="utf-8"),
+    long_description=readme,
     long_description_content_type="text/markdown",
     keywords=s["keywords"].split(),
     author=s["author"],

@@ -215,6 +215,11 @@ def test_the_wheel_says_what_settings_ini_says(built):
     assert meta["License-Expression"] == "Apache-2.0"
     assert meta["Description-Content-Type"] == "text/markdown"
     assert SETTINGS["git_url"] in {meta["Home-page"], *(u.split(", ")[1] for u in meta.get_all("Project-URL"))}
+    links = re.findall(r"\]\(([^)]+)\)", shown := meta.get_payload())
+    pages = [link for link in links if not link.startswith("https://")]
+    assert pages == [], "a link of the README that the package index cannot follow"
+    assert f"[CHANGELOG.md]({SETTINGS['git_url']}/blob/{SETTINGS['branch']}/CHANGELOG.md)" in shown
+    assert all((ROOT / link).exists() for link in re.findall(r"/blob/[^/]+/([^)#]+)\)", shown))
     required = [Requirement(r) for r in meta.get_all("Requires-Dist")]
     assert {str(r) for r in required if "extra" not in str(r.marker)} == {str(r) for r in requirements("requirements").values()}
     assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "datasets", "bert", "book", "dev"}
@@ -241,5 +246,7 @@ def test_the_command_works_from_another_folder(installed):
     text = run(programs / "gpt2-book", "--help", cwd=elsewhere)
     assert "generate" in text
     assert "info" in text
-    command = (programs / "gpt2-book", "generate", "ROMEO:", "--max-new-tokens", "5")
-    assert run(*command, cwd=elsewhere, HF_HUB_OFFLINE="1").startswith("ROMEO:")
+    words = ("generate", "ROMEO:", "--max-new-tokens", "5", "--seed", "1")
+    ways = ((programs / "gpt2-book",), (programs / "python", "-m", "gpt2_book"))
+    texts = {run(*way, *words, cwd=elsewhere, HF_HUB_OFFLINE="1") for way in ways}
+    assert len(texts) == 1 and texts.pop().startswith("ROMEO:")
