@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['WRONG_WORDS', 'EXPECTED', 'app', 'Version', 'DRAWING', 'MANY', 'Text', 'File', 'Model', 'Special', 'Weights',
            'Device', 'Progress', 'Tokens', 'Samples', 'Temperature', 'TopK', 'TopP', 'MinP', 'Penalty', 'Beams',
-           'LengthPenalty', 'Stop', 'Seed', 'OPTIONS', 'INLINE', 'in_one_line', 'complain', 'let_go', 'reader_has_gone',
-           'one_line_errors', 'Program', 'show_version', 'options', 'settle_streams', 'main', 'decode_text',
-           'read_text', 'read_prompt', 'encode', 'Dtype', 'run_settings', 'settle_model', 'usable', 'load',
-           'Continuation', 'end_tokens', 'grow', 'search', 'show', 'record', 'write_texts', 'between', 'some_text',
-           'check_search', 'settle_seeds', 'model_names', 'generate', 'Setting', 'comments', 'list_settings', 'unknown',
-           'read_settings', 'parse_settings', 'toml_value', 'as_toml', 'naming', 'merged', 'settle', 'WithSettings',
-           'setting_lines', 'model_lines', 'tell', 'Parallel', 'teller', 'train', 'stopped', 'held_out_text',
-           'counting', 'score_text', 'read_questions', 'score_choices', 'evaluate', 'enough_text', 'as_json',
-           'need_onnx', 'onnx_program', 'silence', 'onnx_gap', 'export_onnx', 'Format', 'check_target', 'sizes',
-           'export', 'shape_of', 'shape_option', 'info', 'weight_bytes', 'decoding_lines', 'describe']
+           'LengthPenalty', 'Stop', 'Seed', 'OPTIONS', 'INLINE', 'Layers', 'Heads', 'Width', 'Context', 'Vocabulary',
+           'in_one_line', 'complain', 'let_go', 'reader_has_gone', 'one_line_errors', 'Program', 'show_version',
+           'options', 'settle_streams', 'main', 'decode_text', 'read_text', 'read_prompt', 'encode', 'Dtype',
+           'run_settings', 'settle_model', 'usable', 'load', 'Continuation', 'end_tokens', 'grow', 'search', 'show',
+           'record', 'write_texts', 'between', 'some_text', 'check_search', 'settle_seeds', 'model_names', 'generate',
+           'Setting', 'comments', 'list_settings', 'unknown', 'read_settings', 'parse_settings', 'toml_value',
+           'as_toml', 'naming', 'merged', 'settle', 'WithSettings', 'setting_lines', 'model_lines', 'tell', 'Parallel',
+           'teller', 'train', 'stopped', 'held_out_text', 'counting', 'score_text', 'read_questions', 'score_choices',
+           'evaluate', 'enough_text', 'as_json', 'need_onnx', 'onnx_program', 'silence', 'onnx_gap', 'export_onnx',
+           'Format', 'check_target', 'sizes', 'export', 'shape_of', 'info', 'weight_bytes', 'decoding_lines',
+           'describe']
 
 # %% ../nbs/90_command_line.ipynb #f1f3f9a8
 import errno
@@ -27,13 +28,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from typer import Option
 
 # what a wrongly typed command raises; typer gives this class no name of its own
-WRONG_WORDS = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+WRONG_WORDS: type[typer.BadParameter] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 EXPECTED = (ValueError, ArithmeticError, OSError, RuntimeError, ImportError)
 
 
@@ -100,11 +103,11 @@ def one_line_errors(context: typer.Context | None = None) -> Iterator[None]:
 class Program(typer.core.TyperGroup):
     """The commands together, every error of which takes one line."""
 
-    def make_context(self, *arguments, **how) -> typer.Context:
+    def make_context(self, *arguments, **how) -> Any:
         with one_line_errors():
             return super().make_context(*arguments, **how)
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Any) -> Any:
         with one_line_errors(ctx):
             return super().invoke(ctx)
 
@@ -141,7 +144,7 @@ def settle_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf8"))
-    how = {"errors": "replace"}
+    how: dict[str, Any] = {"errors": "replace"}
     if sys.platform == "win32" and not sys.stdout.isatty():
         how |= {"encoding": "utf8", "newline": "\n"}
     if hasattr(sys.stdout, "reconfigure"):
@@ -312,7 +315,8 @@ class Continuation:
 
         self.decode_bytes, self.stops = tokenizer.decode_bytes, StopStrings(tokenizer, stop) if stop else None
         self.ends = end_tokens(tokenizer)
-        self.tokens, self.data, self.log_probability, self.ended = [], b"", 0.0, ""
+        self.tokens: list[int] = []
+        self.data, self.log_probability, self.ended = b"", 0.0, ""
 
     def add(self, token: int, log_probability: float = 0.0) -> bytes:
         """Take one more token, unless the text has ended, and return the bytes that are new."""
@@ -345,7 +349,8 @@ def grow(gpt, idx, texts: list[Continuation], max_new_tokens: int, *, seeds: lis
 
     from gpt2_book import sampling
 
-    reader, last = gpt.reader(True, compile), []
+    reader = gpt.reader(True, compile)
+    last: list[torch.Tensor] = []
 
     def logits_of(idx):
         last[:] = [reader(idx)]  # (B, 1, V)
@@ -372,7 +377,7 @@ def search(gpt, idx, text: Continuation, max_new_tokens: int, *, n_beams: int, l
     from gpt2_book import sampling
 
     reader = gpt.reader(True, compile)
-    how = {"n_beams": n_beams, "length_penalty": length_penalty, "stop_tokens": text.ends}
+    how: dict[str, Any] = {"n_beams": n_beams, "length_penalty": length_penalty, "stop_tokens": text.ends}
     how |= {"block_size": gpt.config.block_size, "reorder": reader.reorder, "return_scores": True}
     found, score = sampling.beam_search(reader, idx, max_new_tokens, **how)
     new = found[0, idx.size(1) :].tolist()
@@ -458,7 +463,8 @@ def some_text(values: Optional[list[str]]) -> Optional[list[str]]:
 def check_search(context: typer.Context, n_beams: int) -> None:
     """Refuse options of drawing beside ``--beams``, and an option of the search without it."""
     names = (*DRAWING, "length_penalty")
-    given = [name for name in names if context.get_parameter_source(name).name == "COMMANDLINE"]
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in names}
+    given = [name for name, source in sources.items() if source == "COMMANDLINE"]
     wrong = [f"--{name.replace('_', '-')}" for name in given if (name in DRAWING) == (n_beams > 1)]
     if wrong and n_beams > 1:
         no_effect = f"{', '.join(wrong)} has no effect"
@@ -561,17 +567,17 @@ def generate(
 ) -> None:
     """Continue a text, token by token: the argument, a file, or what is piped in."""
     check_search(context, beams)
-    seeds = settle_seeds(seed, samples) if beams == 1 else [None]
-    about = {"dtype": dtype.value, "int8": int8, "device": device}
-    draw = {"temperature": temperature, "top_k": top_k or None, "top_p": top_p, "min_p": min_p,
+    seeds: list[Any] = settle_seeds(seed, samples) if beams == 1 else [None]
+    about: dict[str, Any] = {"dtype": dtype.value, "int8": int8, "device": device}
+    draw: dict[str, Any] = {"temperature": temperature, "top_k": top_k or None, "top_p": top_p, "min_p": min_p,
             "repetition_penalty": repetition_penalty}  # fmt: skip
-    how = {"max_new_tokens": max_new_tokens, "compile": compile}
+    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "compile": compile}
     how |= draw if beams == 1 else {"n_beams": beams, "length_penalty": length_penalty}
     text = read_prompt(prompt, file) or "\n"
     gpt, tokenizer = load(model, **about, first=lambda tokenizer: encode(tokenizer, text, special))
     about["device"] = str(gpt.transformer.wpe.weight.device)
     about = {"model": model, "settings": {**how, "stop": stop or [], **about}}
-    write = {"seeds": seeds, "stop": stop or [], "json": json, "echo": echo, "special": special}
+    write: dict[str, Any] = {"seeds": seeds, "stop": stop or [], "json": json, "echo": echo, "special": special}
     write_texts(gpt, tokenizer, text, about=about, **write, **how)
 
 # %% ../nbs/90_command_line.ipynb #ca9d5861
@@ -599,8 +605,9 @@ def list_settings(recipe, path: str = "") -> dict[str, Setting]:
     from dataclasses import fields, is_dataclass
     from typing import get_type_hints
 
-    kinds, meanings, inner = get_type_hints(type(recipe)), comments(type(recipe)), {}
-    found = {}
+    kinds, meanings = get_type_hints(type(recipe)), comments(type(recipe))
+    found: dict[str, Setting] = {}
+    inner: dict[str, Setting] = {}
     for name in (field.name for field in fields(recipe)):
         if is_dataclass(value := getattr(recipe, name)):
             inner |= list_settings(value, f"{path}{name}.")
@@ -644,11 +651,11 @@ def read_settings(words: list[str], known: Mapping[str, Setting]) -> dict:
         if not many and len(values) > 1 or not values and not alone:
             raise typer.BadParameter(f"--{name} takes one value, not {len(values)}")
         try:
-            value = typed(name, values if many else values[0] if values else True, kind)
+            setting = typed(name, values if many else values[0] if values else True, kind)
         except ValueError as error:
             raise typer.BadParameter(f"--{error}") from error
         table, _, field = name.rpartition(".")
-        (settings.setdefault(table, {}) if table else settings)[field] = value
+        (settings.setdefault(table, {}) if table else settings)[field] = setting
     return settings
 
 # %% ../nbs/90_command_line.ipynb #d1cb895a
@@ -935,7 +942,7 @@ def score_choices(gpt, tokenizer, questions: list, *, progress: bool | None) -> 
 
     with counting(gpt, sum(len(question.endings) for question in questions), progress):
         answers = answer_questions(gpt, tokenizer, questions)
-    by = {"acc": "ending", "acc_norm": "character", "acc_bytes": "byte"}
+    by: dict[str, Any] = {"acc": "ending", "acc_norm": "character", "acc_bytes": "byte"}
     found = {name: multiple_choice_accuracy(answers, per=per) for name, per in by.items()}
     line = ", ".join(f"{name} {value}" for name, value in found.items())
     values = {name: value.value for name, value in found.items()}
@@ -977,7 +984,7 @@ def evaluate(
             enough_text(encode(tokenizer, scored, special), block_size, stride)
 
     gpt, tokenizer = load(place, dtype=dtype.value, device=device, first=check)
-    if choices:
+    if scored is None:
         line, found = score_choices(gpt, tokenizer, questions, progress=progress)
     else:
         line, found = score_text(gpt, tokenizer, scored, stride=stride, special=special, progress=progress)
@@ -1039,7 +1046,7 @@ def onnx_program(model):
     size = model.config.block_size
     example = torch.zeros(2, min(5, size), dtype=torch.long, device=model.lm_head.weight.device)  # (B, T), unequal
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=size)}
-    names = {"input_names": ["input_ids"], "output_names": ["logits"], "dynamic_shapes": (free,)}
+    names: dict[str, Any] = {"input_names": ["input_ids"], "output_names": ["logits"], "dynamic_shapes": (free,)}
     return torch.onnx.export(Forward().eval(), (example,), dynamo=True, verbose=False, **names)
 
 # %% ../nbs/90_command_line.ipynb #d951caec
@@ -1186,9 +1193,11 @@ def shape_of(name: str) -> dict:
     return from_hub_config(json.loads(path.read_text(encoding="utf8")))
 
 
-def shape_option(text: str):
-    """An option that overrides one number of the shape."""
-    return Annotated[Optional[int], Option(min=1, help=text)]
+Layers = Annotated[Optional[int], Option(min=1, help="Another number of blocks.")]
+Heads = Annotated[Optional[int], Option(min=1, help="Another number of heads in a block.")]
+Width = Annotated[Optional[int], Option(min=1, help="Another width of the residual stream.")]
+Context = Annotated[Optional[int], Option(min=1, help="Another longest sequence, in tokens.")]
+Vocabulary = Annotated[Optional[int], Option(min=1, help="Another number of tokens in the vocabulary.")]
 
 
 @app.command()
@@ -1196,11 +1205,11 @@ def info(
     name: Annotated[str, typer.Argument(
         autocompletion=model_names, help="One of GPT-2's sizes, a model as for generate, or the folder of a run.",
     )] = "gpt2",
-    n_layer: shape_option("Another number of blocks.") = None,
-    n_head: shape_option("Another number of heads in each block's attention.") = None,
-    n_embd: shape_option("Another width of the residual stream.") = None,
-    block_size: shape_option("Another longest sequence, in tokens.") = None,
-    vocab_size: shape_option("Another number of tokens in the vocabulary.") = None,
+    n_layer: Layers = None,
+    n_head: Heads = None,
+    n_embd: Width = None,
+    block_size: Context = None,
+    vocab_size: Vocabulary = None,
 ) -> None:
     """Print a model's shape, and its parameters, memory and arithmetic by part."""
     from gpt2_book.model import GPTConfig
