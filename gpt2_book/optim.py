@@ -26,7 +26,7 @@ def _check_settings(
 
 # %% ../nbs/30_optimizers.ipynb #b4c37a23
 class AdamW(torch.optim.Optimizer):
-    """AdamW to read: equal to :class:`torch.optim.AdamW` step by step, and slower.
+    """AdamW to read: equal to :class:`torch.optim.AdamW` step by step, in many small operations.
 
     To train, take :func:`make_optimizer`.
 

@@ -59,7 +59,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 
 def choose_precision(wanted: str, device: torch.device | str) -> str:
-    """Return the number format of the forward pass: ``wanted``, or what the device computes fastest for ``"auto"``.
+    """Return the number format of the forward pass: ``wanted``, or what the device has units for, for ``"auto"``.
 
     Raises:
         ValueError: when there is no such format.
