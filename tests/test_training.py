@@ -180,7 +180,7 @@ def test_one_batch_is_learned_by_heart():
 # ../nbs/31_training.ipynb #5a5cef10
 def test_a_step_is_the_step_written_out():
     torch.manual_seed(0)
-    model = GPT(TINY)
+    model = GPT(TINY).double()
     reference, batch = copy.deepcopy(model), Repeat().batch
     config = TrainConfig(steps=5, warmup_steps=2, learning_rate=1e-2, clip=0.5)
     records = list(train(model, Repeat(), config))
@@ -201,12 +201,12 @@ def test_a_step_is_the_step_written_out():
         gradients = [p.grad for p in reference.parameters()]
         norm = torch.sqrt(sum(g.square().sum() for g in gradients))
         for g in gradients:
-            g.mul_(min(1.0, 0.5 / norm.item()))
+            g.mul_(min(1.0, 0.5 / (norm.item() + 1e-6)))  # as PyTorch does
         optimizer.step()
-        assert math.isclose(record.loss, loss.item(), abs_tol=1e-5)
-        assert math.isclose(record.gradient_norm, norm.item(), rel_tol=1e-4)
+        assert math.isclose(record.loss, loss.item(), rel_tol=1e-11)
+        assert math.isclose(record.gradient_norm, norm.item(), rel_tol=1e-10)
     for p, q in zip(model.parameters(), reference.parameters()):
-        torch.testing.assert_close(p, q, rtol=0, atol=2e-5)
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-10)
     assert [record.step for record in records] == list(range(5))
     assert records[-1].gradient_norm > 0.5, "the clipping was not put to the test"
 
@@ -248,18 +248,18 @@ def test_a_batch_without_targets_teaches_nothing():
         assert (record := trainer.update()).loss == 0 == record.gradient_norm
         assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
         assert trainer.update().loss > 1
-    for half in (inputs, nothing), (inputs, targets):  # beside a batch that counts, it changes nothing
-        loader = types.SimpleNamespace(next_batch=itertools.cycle([(inputs, targets), (inputs, nothing)]).__next__)
+    loader = types.SimpleNamespace(next_batch=itertools.cycle([(inputs, targets), (inputs, nothing)]).__next__)
     torch.manual_seed(0)
-    both = Trainer(GPT(TINY), loader, TrainConfig(steps=1, warmup_steps=0, accumulate=2)).update().loss
-    torch.manual_seed(0)
-    assert math.isclose(both, GPT(TINY)(inputs, targets)[1].item(), rel_tol=1e-6)
+    model = GPT(TINY).double()
+    alone = model(inputs, targets)[1].item()
+    both = Trainer(model, loader, TrainConfig(steps=1, accumulate=2)).update().loss
+    assert math.isclose(both, alone, rel_tol=1e-12), "beside a batch that counts, it changes nothing"
 
 
 # ../nbs/31_training.ipynb #e4768041
 def test_evaluation_leaves_no_trace():
     torch.manual_seed(0)
-    model = GPT(replace(TINY, dropout=0.5)).train()
+    model = GPT(replace(TINY, dropout=0.5)).double().train()
     before = copy.deepcopy(model.state_dict())
     batches = [Repeat(1).batch, Repeat(2, shape=(1, 7)).batch]
     value = evaluate(model, batches)
@@ -267,7 +267,7 @@ def test_evaluation_leaves_no_trace():
     assert value == evaluate(model, batches), "dropout was on"
     model.eval()
     separate = [model(*batch)[1].item() for batch in batches]
-    assert math.isclose(value, (64 * separate[0] + 7 * separate[1]) / 71, rel_tol=1e-6)
+    assert math.isclose(value, (64 * separate[0] + 7 * separate[1]) / 71, rel_tol=1e-12)
     uncounted = torch.full((4, 16), -100)
     assert value == evaluate(model, [*batches, (batches[0][0], uncounted)])
     for nothing in ([], [(batches[0][0], uncounted)]):
