@@ -83,8 +83,10 @@ def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, 
     Raises:
         ValueError: when the queries have a bias and their matrix has no inverse.
     """
-    W, b = (state[f"{block}attn.c_attn.{kind}"].double().chunk(3) for kind in ("weight", "bias"))
-    out, C = state[f"{block}attn.c_proj.weight"].double(), len(b[0])
+    dtype = state[f"{block}ln_1.bias"].dtype
+    state = {name: tensor.cpu().double() for name, tensor in state.items() if name.startswith(block)}
+    W, b = (state[f"{block}attn.c_attn.{kind}"].chunk(3) for kind in ("weight", "bias"))
+    out, C = state[f"{block}attn.c_proj.weight"], len(b[0])
     delta = torch.zeros_like(b[0])
     if b[0].any():
         delta, failed = torch.linalg.solve_ex(W[0], b[0])
@@ -93,10 +95,10 @@ def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, 
     scale = (C // n_head) ** -0.5
     new = {f"{p}_proj.weight": w for p, w in zip("qkv", (W[0] * scale, W[1], W[2]))}
     new |= {"out_proj.weight": out}
-    new["out_proj.bias"] = state[f"{block}attn.c_proj.bias"].double() + out @ (b[2] - W[2] @ delta)
+    new["out_proj.bias"] = state[f"{block}attn.c_proj.bias"] + out @ (b[2] - W[2] @ delta)
     found = {f"{block}attn.attention.{name}": tensor for name, tensor in new.items()}
-    found[f"{block}ln_1.bias"] = state[f"{block}ln_1.bias"].double() + delta
-    return {name: tensor.to(state[f"{block}ln_1.bias"].dtype).contiguous() for name, tensor in found.items()}
+    found[f"{block}ln_1.bias"] = state[f"{block}ln_1.bias"] + delta
+    return {name: tensor.to(dtype).contiguous() for name, tensor in found.items()}
 
 # %% ../nbs/43_gpt3.ipynb #ce347b4d
 def to_gpt_neo(model: GPT) -> tuple[dict, dict[str, Tensor]]:
@@ -158,7 +160,8 @@ def neo_fields(hub: dict) -> dict:
         raise ValueError(f"config.json asks for what this model does not implement: {'; '.join(wrong)}")
     return {
         "block_size": hub["max_position_embeddings"], "vocab_size": hub["vocab_size"], "n_layer": hub["num_layers"],
-        "n_head": hub["num_heads"], "n_embd": hub["hidden_size"], "layer_norm_epsilon": hub.get("layer_norm_epsilon", 1e-5),
+        "n_head": hub["num_heads"], "n_embd": hub["hidden_size"],
+        "layer_norm_epsilon": hub.get("layer_norm_epsilon", 1e-5),
         "dropout": hub.get("resid_dropout", 0.0), "tie_weights": hub.get("tie_word_embeddings", True),
         "band": hub.get("window_size", 256) if "local" in kinds else None,
     }  # fmt: skip
