@@ -329,8 +329,8 @@ def test_training_needs_no_64_bit_numbers():
         value = evaluate(trainer.model, [tuple(t[:, :8] for t in batch)])
     assert all(map(math.isfinite, [*losses, value]))
     states = []
-    device = types.SimpleNamespace(get_rng_state=lambda: torch.arange(3), set_rng_state=states.append)
-    with mock.patch.object(torch, "mps", device), mock.patch("torch.backends.mps.is_available", return_value=True):
+    fake = types.SimpleNamespace(get_rng_state=lambda: torch.arange(3), set_rng_state=states.append)
+    with mock.patch.object(torch, "mps", fake), mock.patch("torch.backends.mps.is_available", return_value=True):
         tensors, lists = random_state()
         set_random_state(tensors, lists)
     assert torch.equal(tensors["random.mps"], torch.arange(3)) and torch.equal(states[0], torch.arange(3))
@@ -932,16 +932,16 @@ def test_what_follows_from_other_settings_is_filled_in():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             Recipe.of(wrong)
-    small = replace(tuned, device="cpu", seed=7)
-    ours, theirs = new_model(small), GPT.from_pretrained("shakespeare")
+    short_run = replace(tuned, device="cpu", seed=7)
+    ours, theirs = new_model(short_run), GPT.from_pretrained("shakespeare")
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters())) and ours.config.dropout == 0.3
     assert ours.lm_head.weight is ours.transformer.wte.weight and ours.lm_head.weight.is_contiguous()
-    assert not torch.equal(new_model(small, begun=True).lm_head.weight, theirs.lm_head.weight), "a checkpoint brings them"
+    assert not torch.equal(new_model(short_run, begun=True).lm_head.weight, theirs.lm_head.weight), "a checkpoint brings them"
     with pytest.raises(ValueError, match="another shape .*model.n_layer: saved 6, here 2"):
-        new_model(replace(small, model=replace(small.model, n_layer=2)))
+        new_model(replace(short_run, model=replace(short_run.model, n_layer=2)))
     with tempfile.TemporaryDirectory() as folder:
-        found = recipe_tokenizer(small, Path(folder))
-        assert found.vocab_size == 1024 and recipe_tokenizer(replace(small, init_from="gone"), Path(folder)).ranks == found.ranks
+        found = recipe_tokenizer(short_run, Path(folder))
+        assert found.vocab_size == 1024 and recipe_tokenizer(replace(short_run, init_from="gone"), Path(folder)).ranks == found.ranks
         Path(folder, "mine").mkdir()
         assert model_name("mine", folder) == str(Path(folder, "mine")) and model_name("gpt2", folder) == "gpt2"
 
