@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
+from matplotlib.rcsetup import cycler
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 # %% auto #0
@@ -32,7 +33,7 @@ def use_book_style() -> None:
     mpl.rcParams.update({
         "figure.figsize": (7.0, 3.4), "figure.constrained_layout.use": True, "figure.facecolor": "none",
         "savefig.facecolor": "none", "savefig.bbox": "tight", "savefig.transparent": True, "svg.hashsalt": "gpt2_book",
-        "axes.facecolor": "none", "axes.prop_cycle": mpl.cycler(color=COLORS), "axes.spines.top": False,
+        "axes.facecolor": "none", "axes.prop_cycle": cycler(color=COLORS), "axes.spines.top": False,
         "axes.spines.right": False, "axes.titlesize": 11, "axes.labelsize": 10.5, "axes.grid": True,
         "grid.color": "#BBBBBB", "grid.linewidth": 0.6, "grid.alpha": 0.6, "lines.linewidth": 1.8,
         "lines.markersize": 4.5, "font.size": 10.5, "legend.frameon": False, "legend.fontsize": 9.5,
@@ -100,8 +101,9 @@ def _differences(new: object, old: object, rtol: float, place: str = "") -> list
         return [d for k in new for d in _differences(new[k], old[k], rtol, f"{place}[{k!r}]")]
     if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
         return [d for i, pair in enumerate(zip(new, old)) for d in _differences(*pair, rtol, f"{place}[{i}]")]
-    numbers = all(isinstance(x, (int, float)) for x in (new, old))
-    near = math.isclose(new, old, rel_tol=0 if isinstance(new, int) else rtol) if numbers else new == old
+    near = new == old
+    if isinstance(new, (int, float)) and isinstance(old, (int, float)):
+        near = math.isclose(new, old, rel_tol=0 if isinstance(new, int) else rtol)
     return [] if near else [f"{place or 'the result'}: {new!r} now, {old!r} in the record"]
 
 # %% ../nbs/91_figures.ipynb #c113e499

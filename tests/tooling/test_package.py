@@ -99,9 +99,12 @@ def test_there_is_one_version():
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a module imports anywhere, without the standard library and its own."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """The packages that a module imports anywhere, without the standard library and its own, and not for types alone."""
+    found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
