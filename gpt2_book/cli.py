@@ -8,14 +8,13 @@ __all__ = ['WRONG_WORDS', 'EXPECTED', 'app', 'Version', 'DRAWING', 'MANY', 'Text
            'LengthPenalty', 'Stop', 'Seed', 'OPTIONS', 'INLINE', 'Layers', 'Heads', 'Width', 'Context', 'Vocabulary',
            'in_one_line', 'complain', 'let_go', 'reader_has_gone', 'one_line_errors', 'Program', 'show_version',
            'options', 'settle_streams', 'main', 'decode_text', 'read_text', 'read_prompt', 'encode', 'Dtype',
-           'run_settings', 'settle_model', 'usable', 'load', 'Continuation', 'end_tokens', 'grow', 'search', 'show',
-           'record', 'write_texts', 'between', 'some_text', 'check_search', 'settle_seeds', 'model_names', 'generate',
-           'Setting', 'comments', 'list_settings', 'unknown', 'read_settings', 'parse_settings', 'toml_value',
-           'as_toml', 'naming', 'merged', 'settle', 'WithSettings', 'setting_lines', 'model_lines', 'tell', 'Parallel',
-           'teller', 'train', 'stopped', 'held_out_text', 'counting', 'score_text', 'read_questions', 'score_choices',
-           'evaluate', 'enough_text', 'as_json', 'need_onnx', 'onnx_program', 'silence', 'onnx_gap', 'export_onnx',
-           'Format', 'check_target', 'sizes', 'export', 'shape_of', 'info', 'weight_bytes', 'decoding_lines',
-           'describe']
+           'run_settings', 'settle_model', 'load', 'Continuation', 'end_tokens', 'grow', 'search', 'show', 'record',
+           'write_texts', 'between', 'some_text', 'check_search', 'settle_seeds', 'model_names', 'generate', 'Setting',
+           'comments', 'list_settings', 'unknown', 'read_settings', 'parse_settings', 'toml_value', 'as_toml', 'naming',
+           'merged', 'settle', 'WithSettings', 'setting_lines', 'model_lines', 'tell', 'Parallel', 'teller', 'train',
+           'stopped', 'held_out_text', 'counting', 'score_text', 'read_questions', 'score_choices', 'evaluate',
+           'enough_text', 'as_json', 'need_onnx', 'onnx_program', 'silence', 'onnx_gap', 'export_onnx', 'Format',
+           'check_target', 'sizes', 'export', 'shape_of', 'info', 'weight_bytes', 'decoding_lines', 'describe']
 
 # %% ../nbs/90_command_line.ipynb #f1f3f9a8
 import errno
@@ -245,7 +244,7 @@ def settle_model(name: str) -> str:
     """Return the model that a name stands for: that of the run, if it is the folder of a run.
 
     Raises:
-        ValueError: when the run has no model yet, or there is no name.
+        ValueError: when the run has no model yet, or the name is empty.
     """
     from gpt2_book.pretrained import embedded_models
 
@@ -257,23 +256,6 @@ def settle_model(name: str) -> str:
     if (folder / "model" / "config.json").is_file():
         return str(folder / "model")
     raise ValueError(f"the run in {name} has no model yet; it goes on with: gpt2-book train --out {name}")
-
-
-def usable(device: str) -> str:
-    """Return the name of a device on which a tensor can be made; ``auto`` is a GPU if there is one.
-
-    Raises:
-        ValueError: when there is no such device.
-    """
-    import torch
-
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = in_one_line(error).partition(". ")[0] if isinstance(error, RuntimeError) else str(error)
-        raise ValueError(f"the device {device!r} cannot be used: {why.partition('. ')[0]}") from error
-    return device
 
 # %% ../nbs/90_command_line.ipynb #14e488c1
 def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str = "auto",
@@ -292,12 +274,13 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
     from gpt2_book import kv_cache
     from gpt2_book.model import GPT
     from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.training import choose_device
 
-    device, model = usable(device), settle_model(model)
+    place, model = choose_device(device), settle_model(model)
     tokenizer = load_tokenizer(model)
     if first is not None:
         first(tokenizer)
-    gpt = GPT.from_pretrained(model, dtype=getattr(torch, dtype), device=device)
+    gpt = GPT.from_pretrained(model, dtype=getattr(torch, dtype), device=place)
     if tokenizer.vocab_size > gpt.config.vocab_size:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {gpt.config.vocab_size}")
     return kv_cache.int8(gpt) if int8 else gpt, tokenizer
@@ -540,7 +523,7 @@ Stop = Annotated[Optional[list[str]], Option(
 Seed = Annotated[Optional[int], Option(min=0, help="The same seed gives the same text.")]
 
 # %% ../nbs/90_command_line.ipynb #67d77bba
-@app.command()
+@app.command(short_help="Continue a text.")
 def generate(
     context: typer.Context,
     prompt: Text = None,
@@ -560,7 +543,7 @@ def generate(
     special: Special = None,
     dtype: Weights = Dtype.float32,
     int8: Annotated[bool, Option("--int8", help="Keep the matrices as whole numbers of 8 bits.")] = False,
-    compile: Annotated[bool, Option("--compile", help="Compile the step first: a minute or so.")] = False,
+    compile: Annotated[bool, Option("--compile", help="Compile the step first, about a minute.")] = False,
     device: Device = "auto",
     json: Annotated[bool, Option("--json", help="Write one JSON object for each text.")] = False,
     echo: Annotated[bool, Option("--echo/--no-echo", help="Write the prompt, too.")] = True,
@@ -810,7 +793,7 @@ def tell(recipe, out: Path, model: Path, samples: int) -> None:
     gpt, tokenizer = load(str(model), device=recipe.device)
     how = {"max_new_tokens": recipe.sample_tokens, "temperature": 0.8, "top_k": 50, "seeds": list(range(samples))}
     if samples:
-        write_texts(gpt, tokenizer, recipe.prompt, stop=[], json=False, echo=True, about={}, **how)
+        write_texts(gpt, tokenizer, recipe.prompt, stop=[], json=False, echo=True, special=True, about={}, **how)
     losses = [entry["held_out"] for entry in read_log(out) if "held_out" in entry]
     typer.echo(f"held-out loss  {losses[-1]:.4f} nats per token")
     typer.echo(f"checkpoint     {Checkpoints(out / 'checkpoints').all()[-1]}")
@@ -838,38 +821,42 @@ def teller(progress: bool | None) -> Callable[[str], None] | None:
     return say
 
 
-@app.command(cls=WithSettings, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    short_help="Train a model.", cls=WithSettings,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)  # fmt: skip
 def train(
     context: typer.Context,
     config: Annotated[Optional[Path], Option(help="Settings in a .toml, .yaml or .json file.")] = None,
     out: Annotated[Path, Option(help="The folder of the run.")] = Path("gpt2-book-run"),
-    start: Annotated[Optional[str], Option("--from", help="Fine-tune: one of the package, a folder, a hub name.")] = None,
-    steps: Annotated[Optional[int], Option(min=1, help="Updates; more of them go on with a run that is done.")] = None,
+    start: Annotated[Optional[str], Option(
+        "--from", autocompletion=model_names, help="Begin with this model, named as for generate: fine-tuning.",
+    )] = None,
+    steps: Annotated[Optional[int], Option(min=1, help="Updates in all; with more, a run that was done goes on.")] = None,
     resume: Annotated[bool, Option("--resume/--no-resume", help="Continue the run in that folder.")] = True,
     samples: Annotated[int, Option(min=0, help="How many texts to write at the end.")] = 2,
-    parallel: Annotated[Parallel, Option(help="Under torchrun; fsdp shares the weights, too.")] = Parallel.ddp,
-    progress: Annotated[Optional[bool], Option("--progress/--no-progress", help="By default on a terminal.")] = None,
+    parallel: Annotated[Parallel, Option(help="Under torchrun: fsdp shares out the weights, too.")] = Parallel.ddp,
+    progress: Progress = None,
     show: Annotated[bool, Option("--show", help="Write the settings as TOML and the model's size, and stop.")] = False,
 ) -> None:
     """Train a model: without any option, a small one on Python's documentation, in some minutes."""
-    with one_line_errors():
-        recipe = settle(config, out, context.args, start=start, steps=steps, resume=resume)
-        if show:
-            typer.echo("\n".join([*as_toml(recipe), "", *(f"# {line}" for line in model_lines(recipe))]))
-            return
-        watch = {"resume": resume, "progress": progress, "say": teller(progress)}
-        if "WORLD_SIZE" in os.environ:
-            from gpt2_book import distributed
+    recipe = settle(config, out, context.args, start=start, steps=steps, resume=resume)
+    if show:
+        typer.echo("\n".join([*as_toml(recipe), "", *(f"# {line}" for line in model_lines(recipe))]))
+        return
+    watch: dict[str, Any] = {"resume": resume, "progress": progress, "say": teller(progress)}
+    if "WORLD_SIZE" in os.environ:
+        from gpt2_book import distributed
 
-            end = distributed.run_recipe(recipe, out, parallel=parallel.value, **watch)
-        else:
-            from gpt2_book import training
+        end = distributed.run_recipe(recipe, out, parallel=parallel.value, **watch)
+    else:
+        from gpt2_book import training
 
-            end = training.run_recipe(recipe, out, **watch)
-        if os.environ.get("RANK", "0") == "0" and end == out / "model":
-            tell(recipe, out, end, samples)
-        elif end != out / "model":
-            stopped(out)
+        end = training.run_recipe(recipe, out, **watch)
+    if os.environ.get("RANK", "0") == "0" and end == out / "model":
+        tell(recipe, out, end, samples)
+    elif end != out / "model":
+        stopped(out)
 
 
 def stopped(out: Path) -> None:
@@ -950,7 +937,7 @@ def score_choices(gpt, tokenizer, questions: list, *, progress: bool | None) -> 
     return f"{line} ({len(questions):,} questions)", values | errors | {"questions": len(questions)}
 
 # %% ../nbs/90_command_line.ipynb #68db455e
-@app.command("eval")
+@app.command("eval", short_help="Score a model.")
 def evaluate(
     text: Text = None,
     file: File = None,
@@ -1152,7 +1139,7 @@ def sizes(paths: list[Path]) -> Iterator[str]:
         yield f"{path.stat().st_size:>15,} bytes  {path}"
 
 # %% ../nbs/90_command_line.ipynb #05f1afdf
-@app.command()
+@app.command(short_help="Write a model for other programs.")
 def export(
     model: Annotated[str, typer.Argument(autocompletion=model_names, help="A model as for generate.")],
     out: Annotated[Path, typer.Argument(help="A folder; for ONNX a file, or a folder for model.onnx.")],
@@ -1200,7 +1187,7 @@ Context = Annotated[Optional[int], Option(min=1, help="Another longest sequence,
 Vocabulary = Annotated[Optional[int], Option(min=1, help="Another number of tokens in the vocabulary.")]
 
 
-@app.command()
+@app.command(short_help="Show what a model costs.")
 def info(
     name: Annotated[str, typer.Argument(
         autocompletion=model_names, help="One of GPT-2's sizes, a model as for generate, or the folder of a run.",

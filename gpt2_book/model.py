@@ -40,15 +40,15 @@ class GPTConfig:
     """
 
     block_size: int = 1024  # the longest sequence, in tokens
-    vocab_size: int = 50257  # 256 bytes + 50,000 merges + <|endoftext|>
-    n_layer: int = 12
-    n_head: int = 12
+    vocab_size: int = 50257  # tokens; GPT-2 has 256 bytes + 50,000 merges + <|endoftext|>
+    n_layer: int = 12  # blocks
+    n_head: int = 12  # in the attention of each block
     n_embd: int = 768  # C; each head works on n_embd / n_head numbers
     dropout: float = 0.0  # 0 for pretraining on much data, 0.1 to 0.2 on little
     bias: bool = True  # in linear layers and layer norms
     layer_norm_epsilon: float = 1e-5
     tie_weights: bool = True  # the head shares the token embedding's matrix
-    band: int | None = None  # how many tokens every second layer sees, as in GPT-3; None: all
+    band: int | None = None  # how many tokens every second layer sees, as in GPT-3; all where it is not set
 
     def __post_init__(self):
         for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):

@@ -111,11 +111,11 @@ class TrainConfig:
     warmup_steps: int | None = None  # updates; by default a tenth of them, 100 at most
     decay_steps: int = 0  # updates until the rate is lowest, where it stays; 0: all of them
     weight_decay: float = 0.1  # of matrices only
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = (0.9, 0.95)  # of the running means of gradients and of their squares
     clip: float = 1.0  # the largest norm of all gradients together
     accumulate: int = 1  # batches of the loader in one update
     precision: str = "float32"  # of the forward pass; bfloat16, float16, or auto: what the device is good at
-    compile: bool = False  # have PyTorch compile the loss and its gradients, which takes a minute at the first step
+    compile: bool = False  # compile the loss and its gradients at the first step, about a minute
     chunk: int = 0  # rows of logits that are held at once, see gpt2_book.speed; 0: all of them
 
     def __post_init__(self):
@@ -1172,7 +1172,7 @@ class Ingredients:
         """Return a text, the same one from the same weights; the global random generators stay as they are."""
         device = next(model.parameters()).device
         generator = torch.Generator(device).manual_seed(self.recipe.seed)
-        prompt = torch.tensor([self.tokenizer.encode(self.recipe.prompt)], device=device)  # (1, T)
+        prompt = torch.tensor([self.tokenizer.encode(self.recipe.prompt, allowed_special="all")], device=device)  # (1, T)
         out = model.generate(prompt, self.recipe.sample_tokens, temperature=0.8, top_k=50, generator=generator)
         return self.tokenizer.decode(out[0].tolist())
 
