@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +49,7 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return what ``closure``, if any, returns."""
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -105,11 +107,11 @@ def make_optimizer(
     """
     _check_settings(learning_rate, betas, eps, weight_decay)
     groups = decay_groups(model, weight_decay=weight_decay)
-    options = {"lr": learning_rate, "betas": betas, "eps": eps}
+    made = partial(torch.optim.AdamW, groups, lr=learning_rate, betas=betas, eps=eps)
     try:
-        return torch.optim.AdamW(groups, fused=True, **options)
+        return made(fused=True)
     except RuntimeError:  # not on this device
-        return torch.optim.AdamW(groups, **options)
+        return made()
 
 # %% ../nbs/30_optimizers.ipynb #0059d8ed
 def noam(step: int, *, d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> float:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 import numpy as np
 import torch
@@ -44,15 +44,15 @@ logger = logging.getLogger(__name__)
 
 # %% auto #0
 __all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'FINE_TUNING_RATE', 'CONTINUES', 'TEXT_SUM',
-           'choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Loader', 'Step', 'Objective', 'to_device',
-           'share_of_mean', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops', 'set_seed', 'random_state',
-           'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors', 'sha256', 'sync',
-           'check_sums', 'whole_folder', 'settings_of', 'write_state', 'differences', 'with_defaults', 'goes_on',
-           'check_settings', 'read_state', 'Checkpoints', 'RunConfig', 'read_log', 'tensorboard_writer', 'Log',
-           'polite_signals', 'stop_politely', 'measured', 'progress_bar', 'show', 'fit', 'absolute', 'model_name',
-           'typed', 'checked_settings', 'shape_to_start_from', 'completed', 'Recipe', 'read_recipe', 'lengthened',
-           'set_aside', 'write_recipe', 'recipe_tokenizer', 'check_text', 'keep_text', 'Ingredients', 'prepare',
-           'new_model', 'run_recipe']
+           'choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Loader', 'ResumableLoader', 'Step',
+           'Objective', 'to_device', 'share_of_mean', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops',
+           'set_seed', 'random_state', 'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors',
+           'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of', 'resumable', 'write_state', 'differences',
+           'with_defaults', 'goes_on', 'check_settings', 'read_state', 'Checkpoints', 'RunConfig', 'read_log',
+           'tensorboard_writer', 'Log', 'polite_signals', 'stop_politely', 'measured', 'progress_bar', 'show', 'fit',
+           'absolute', 'model_name', 'typed', 'checked_settings', 'shape_to_start_from', 'completed', 'Recipe',
+           'read_recipe', 'lengthened', 'set_aside', 'write_recipe', 'recipe_tokenizer', 'check_text', 'keep_text',
+           'Ingredients', 'prepare', 'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -154,12 +154,18 @@ class TrainConfig:
 
 # %% ../nbs/31_training.ipynb #639ba758
 class Loader(Protocol):
-    """Anything with ``next_batch``, which returns inputs and targets, int64 (B, T) each.
-
-    To be resumed, it also needs ``state_dict`` and ``load_state_dict``, as the loaders of :mod:`gpt2_book.data` have.
-    """
+    """Anything with ``next_batch``, which returns inputs and targets, int64 (B, T) each."""
 
     def next_batch(self) -> tuple[Tensor, Tensor]: ...
+
+
+@runtime_checkable
+class ResumableLoader(Loader, Protocol):
+    """A loader that can say where it is, and go there, as those of :mod:`gpt2_book.data`; a run in a folder needs one."""
+
+    def state_dict(self) -> dict: ...
+
+    def load_state_dict(self, state: dict) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,8 @@ class Objective(nn.Module):
     Raises:
         TypeError: when the loss is to be computed in chunks and the model has no ``hidden`` and ``lm_head``.
     """
+
+    model: Any  # what it has beside forward depends on chunk
 
     def __init__(self, model: nn.Module, *, chunk: int = 0, compile: bool = False) -> None:
         super().__init__()
@@ -235,8 +243,8 @@ class Trainer:
 
     def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig) -> None:
         self.model, self.loader, self.config = model, loader, config
-        how = {"chunk": config.chunk, "compile": config.compile}
-        self.objective = Objective(model, **how)  # another module may take its place
+        # another module may take its place
+        self.objective: nn.Module = Objective(model, chunk=config.chunk, compile=config.compile)
         self.device = next(model.parameters()).device
         self.precision = choose_precision(config.precision, self.device)
         self.optimizer = config.optimizer(model)
@@ -251,14 +259,14 @@ class Trainer:
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         """Return the inputs and targets of the next update, (B, T) each, on the model's device."""
         (loader, before, batches, after), self._ahead = self._ahead, (None,) * 4
-        if loader is self.loader and before == loader.state_dict():
+        if isinstance(loader, ResumableLoader) and loader is self.loader and before == loader.state_dict():
             loader.load_state_dict(after)
             return batches
         return [to_device(self.loader.next_batch(), self.device) for _ in range(self.config.accumulate)]
 
     def fetch_ahead(self) -> None:
         """Fetch what :meth:`batches` returns next. The loader's state stays as it is."""
-        if self.step + 1 >= self.config.steps or not hasattr(loader := self.loader, "load_state_dict"):
+        if self.step + 1 >= self.config.steps or not isinstance(loader := self.loader, ResumableLoader):
             return
         before = loader.state_dict()
         try:
@@ -276,7 +284,7 @@ class Trainer:
                 loss = share_of_mean(self.objective, x, y, share)
             self.scaler.scale(loss).backward()
             losses.append(loss.detach())
-        return sum(losses), sum(x.numel() for x, _ in batches)
+        return sum(losses, torch.zeros_like(losses[0])), sum(x.numel() for x, _ in batches)
 
     def clip(self) -> Tensor:
         """Scale the gradients down to ``config.clip``, all together; return their norm before."""
@@ -391,8 +399,10 @@ def random_state() -> tuple[dict[str, Tensor], dict]:
         tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
     if torch.backends.mps.is_available():
         tensors["random.mps"] = torch.mps.get_rng_state()
-    name, keys, *rest = np.random.get_state()
-    return tensors, {"python": random.getstate(), "numpy": [name, keys.tolist(), *rest]}
+    state: dict = np.random.get_state(legacy=False)
+    keys, place = state["state"]["key"].tolist(), state["state"]["pos"]
+    numpy = [state["bit_generator"], keys, place, state["has_gauss"], state["gauss"]]
+    return tensors, {"python": random.getstate(), "numpy": numpy}
 
 
 def set_random_state(tensors: Mapping[str, Tensor], lists: Mapping) -> None:
@@ -512,12 +522,23 @@ def settings_of(trainer: Trainer) -> dict:
     return json.loads(json.dumps(found))
 
 
+def resumable(loader: Loader) -> ResumableLoader:
+    """Return a loader that can say where it is.
+
+    Raises:
+        TypeError: when it cannot.
+    """
+    if not isinstance(loader, ResumableLoader):
+        raise TypeError(f"{type(loader).__name__} has no state_dict, so its run could not be resumed")
+    return loader
+
+
 def write_state(trainer: Trainer, folder: Path) -> None:
     """Write everything that later steps depend on, and the files' sums."""
     tensors, lists = random_state()
     state = {
-        "format": 1, "step": trainer.step, "settings": settings_of(trainer), "loader": trainer.loader.state_dict(),
-        "scaler": trainer.scaler.state_dict(), "torch": torch.__version__, "precision": trainer.precision,
+        "format": 1, "step": trainer.step, "settings": settings_of(trainer),
+        "loader": resumable(trainer.loader).state_dict(), "scaler": trainer.scaler.state_dict(), "torch": torch.__version__, "precision": trainer.precision,
     }  # fmt: skip
     save_file(training_tensors(trainer) | tensors, folder / "tensors.safetensors")
     (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
@@ -575,12 +596,13 @@ def read_state(trainer: Trainer, folder: Path) -> None:
     check_settings(trainer, state["settings"], folder)
     with safe_open(folder / "tensors.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
-    before = trainer.loader.state_dict()
-    trainer.loader.load_state_dict(state["loader"])  # refuses, too, and changes nothing then
+    loader = resumable(trainer.loader)
+    before = loader.state_dict()
+    loader.load_state_dict(state["loader"])  # refuses, too, and changes nothing then
     try:
         set_training_tensors(trainer, tensors)
     except ValueError:
-        trainer.loader.load_state_dict(before)
+        loader.load_state_dict(before)
         raise
     if (was := state["precision"]) != trainer.precision:  # "auto" on another device
         warnings.warn(f"the run was computed in {was} and continues in {trainer.precision}", stacklevel=3)
@@ -631,8 +653,7 @@ class Checkpoints:
             TypeError: when the loader cannot say where it is.
             ValueError: when every checkpoint is damaged, or the settings are not those of ``trainer``.
         """
-        if not hasattr(trainer.loader, "state_dict"):  # known now, not at the first checkpoint
-            raise TypeError(f"{type(trainer.loader).__name__} has no state_dict, so its run could not be resumed")
+        resumable(trainer.loader)  # known now, not at the first checkpoint
         for path in reversed(self.all()):
             try:
                 check_sums(path)
@@ -713,7 +734,9 @@ class Log:
             self.file.write(json.dumps({k: None if k in bad else v for k, v in entry.items()}) + "\n")
         except OSError as error:
             raise OSError(f"{self.path} could not be written: {error.strerror}") from error
-        for name, value in entry.items() if self.board else ():
+        if self.board is None:
+            return
+        for name, value in entry.items():
             if isinstance(value, str):
                 self.board.add_text(name, value, entry["step"])
             elif name != "step" and value is not None:
@@ -849,7 +872,7 @@ def fit(
             if stop:
                 logger.warning("stopped after %d of %d steps; continue from %s", trainer.step, steps, path)
                 break
-    return path
+    return path or checkpoints.save(trainer)  # there was nothing to do
 
 # %% ../nbs/31_training.ipynb #ef5b65fe
 PATHS = ("text", "shards", "tokenizer")  # settings that may be paths
@@ -866,7 +889,7 @@ def model_name(name: str, folder: str | os.PathLike) -> str:
     return os.path.abspath(path) if name and name not in embedded_models() and path.is_dir() else name
 
 
-def typed(name: str, value: object, kind: object) -> object:
+def typed(name: str, value: object, kind: Any) -> Any:
     """Return a setting in the type of its field. Text counts as the number it means: YAML takes ``6e-4`` for text.
 
     Raises:
@@ -886,7 +909,7 @@ def typed(name: str, value: object, kind: object) -> object:
             number = value if isinstance(value, int) else float(value)
             if number == kind(number) or kind is float:
                 return kind(number)
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    wanted: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     raise ValueError(f"{name} must be {wanted.get(kind, f'{len(parts)} numbers')}, not {value!r}")
 
 
@@ -1013,8 +1036,9 @@ class Recipe:
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths, relative ones of which begin in ``folder``."""
-        paths = {name: absolute(getattr(self, name), folder) for name in PATHS}
-        return replace(self, **paths, init_from=model_name(self.init_from, folder))
+        text, shards, tokenizer = (absolute(getattr(self, name), folder) for name in PATHS)
+        start = model_name(self.init_from, folder)
+        return replace(self, text=text, shards=shards, tokenizer=tokenizer, init_from=start)
 
 # %% ../nbs/31_training.ipynb #bb37021e
 CONTINUES = ("model", "training", "text", "shards", "tokenizer", "init_from", "held_out", "batch_size", "seed")
@@ -1074,7 +1098,7 @@ def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
     if saved is not None:
         if begun and goes_on(saved["training"], here["training"]):
             saved["training"] = here["training"]
-        differ = differences(*({k: side[k] for k in CONTINUES} for side in (saved, here)))
+        differ = differences({k: saved[k] for k in CONTINUES}, {k: here[k] for k in CONTINUES})
         if differ and begun:
             raise ValueError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
         if differ:
@@ -1190,10 +1214,10 @@ def prepare(recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True) -
     """
     folder, limit = Path(folder), recipe.model.vocab_size
     if recipe.shards:
-        parts = [TokenShards(Path(recipe.shards, part), verify=verify) for part in ("train", "held_out")]
-        if (size := max(part.vocab_size for part in parts)) > limit:
+        shards = [TokenShards(Path(recipe.shards, part), verify=verify) for part in ("train", "held_out")]
+        if (size := max(part.vocab_size for part in shards)) > limit:
             raise ValueError(f"the shards have a vocabulary of {size} tokens, more than model.vocab_size = {limit}")
-        return Ingredients(recipe, recipe_tokenizer(recipe, folder), *parts)
+        return Ingredients(recipe, recipe_tokenizer(recipe, folder), *shards)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
     keep_text(folder, text, recipe.text or "Python's documentation")
     texts = split_text(text, held_out=recipe.held_out)
@@ -1215,8 +1239,8 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
     device, start = choose_device(recipe.device), None
     if recipe.init_from and not begun:
         start = GPT.from_pretrained(recipe.init_from)
-        shapes = [asdict(shape) | {"dropout": None} for shape in (start.config, recipe.model)]
-        if differ := differences(*shapes, "model."):
+        has, wanted = (asdict(shape) | {"dropout": None} for shape in (start.config, recipe.model))
+        if differ := differences(has, wanted, "model."):
             raise ValueError(f"{recipe.init_from} has another shape ({', '.join(differ)})")
     set_seed(recipe.seed)
     model = GPT(recipe.model)
@@ -1251,8 +1275,10 @@ def run_recipe(
     recipe = write_recipe(recipe, folder)
     found, model = prepare(recipe, folder), new_model(recipe, begun=begun)
     trainer = Trainer(model, found.loader(device=next(model.parameters()).device), recipe.training)
-    watch = {"held_out": found.batches(), "sample": lambda: found.sample(model), "progress": progress, "say": say}
-    last = fit(trainer, folder, recipe.run, resume=resume, **watch)
+    last = fit(
+        trainer, folder, recipe.run, held_out=found.batches(), sample=lambda: found.sample(model),
+        resume=resume, progress=progress, say=say,
+    )  # fmt: skip
     if trainer.step < recipe.training.steps:
         return last
     model.save_pretrained(folder / "model", tokenizer=found.tokenizer)
