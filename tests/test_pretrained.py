@@ -168,11 +168,11 @@ def test_every_layout_of_a_checkpoint_gives_the_same_logits(change, tmp_path):
     assert not model.training
     assert model.lm_head.weight is model.transformer.wte.weight
     assert all(p.requires_grad for p in model.parameters())
-    idx = torch.randint(37, (2, 20))
-    torch.testing.assert_close(model(idx)[0], reference(idx).logits, rtol=0, atol=1e-5)
     owned = GPT.from_pretrained(tmp_path, mapped=False)
     assert all(p.requires_grad and p.is_contiguous() for p in owned.parameters())
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in owned.state_dict().items())
+    idx = torch.randint(37, (2, 20))
+    torch.testing.assert_close(model.double()(idx)[0], reference.double()(idx).logits, rtol=0, atol=1e-10)
 
 
 def test_a_head_that_differs_is_not_tied_and_hugging_face_agrees(folder):
@@ -216,7 +216,10 @@ def test_mapped_weights_are_the_same_and_the_file_stays_as_it_is(folder):
     weight = mapped.transformer.h[0].mlp.c_fc.weight
     assert weight.T.is_contiguous() and owned.transformer.h[0].mlp.c_fc.weight.is_contiguous()
     for rows in (idx, idx[:1]):
-        assert torch.equal(mapped.generate(rows, 8, temperature=0), owned.generate(rows, 8, temperature=0))
+        text = mapped.generate(rows, 8, temperature=0)
+        logits = owned(text[:, :-1])[0][:, 4:]  # other kernels may turn a tie, and no more
+        chosen = logits.gather(2, text[:, 5:, None])[..., 0]
+        assert (logits.amax(-1) - chosen).max() < 1e-3
     mapped(idx, idx)[1].backward()
     torch.optim.SGD(mapped.parameters(), lr=1.0).step()
     assert not torch.equal(weight, owned.transformer.h[0].mlp.c_fc.weight)
@@ -234,7 +237,8 @@ def test_a_model_can_be_saved_over_the_file_that_it_is_mapped_from(folder):
     model.save_pretrained(folder)
     assert not torch.equal(changed, before)
     assert torch.equal(model(idx)[0], changed)
-    assert torch.equal(GPT.from_pretrained(folder)(idx)[0], changed)
+    again = GPT.from_pretrained(folder).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
 
 
 def test_copied_weights_do_not_depend_on_their_file(tmp_path):
