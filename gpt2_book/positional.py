@@ -48,6 +48,8 @@ class SinusoidalPositionalEncoding(nn.Module):
         Vaswani et al. (2017), section 3.5.
     """
 
+    table: Tensor
+
     def __init__(self, n_pos: int, n_embd: int, *, base: float = 10000.0):
         super().__init__()
         self.base = base
@@ -71,13 +73,17 @@ class SinusoidalPositionalEncoding(nn.Module):
         Shapes:
             positions of any shape, int64, to that shape and C, or the number T to (T, C)
         """
-        given = isinstance(positions, Tensor)
-        end = int(positions.max()) + 1 if given and positions.numel() else 0 if given else positions
+        if isinstance(positions, Tensor):
+            end = int(positions.max()) + 1 if positions.numel() else 0
+        else:
+            end = positions
         if end > len(self.table):
             self.table = sinusoidal_encoding(end, self.table.shape[1], base=self.base).to(
                 self.table
             )
-        return self.table[positions] if given else self.table[:positions]  # (..., C)
+        if isinstance(positions, Tensor):
+            return self.table[positions]  # (..., C)
+        return self.table[:positions]  # (T, C)
 
 # %% ../nbs/10_positional_encoding.ipynb #9a182de6
 class LearnedPositionalEncoding(nn.Embedding):
@@ -120,6 +126,8 @@ class NoPositionalEncoding(nn.Module):
     Source:
         Haviv et al. (2022), section 2.
     """
+
+    zero: Tensor
 
     def __init__(self, n_pos: int, n_embd: int):
         super().__init__()

@@ -400,8 +400,13 @@ class Tokenizer(BytePairEncoding):
 
     def to_tiktoken(self, name: str = "gpt2_book") -> tiktoken.Encoding:
         """The same tokenizer as a ``tiktoken.Encoding``."""
-        parts = {"pat_str": self.pattern, "mergeable_ranks": self.ranks, "special_tokens": self.special_tokens}
-        return tiktoken.Encoding(name, **parts, explicit_n_vocab=self.vocab_size)
+        return tiktoken.Encoding(
+            name,
+            pat_str=self.pattern,
+            mergeable_ranks=self.ranks,
+            special_tokens=self.special_tokens,
+            explicit_n_vocab=self.vocab_size,
+        )
 
     def encode(self, text: str, *, allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
         """Token ids of ``text``. A ``ValueError`` names a special token in it that is not in ``allowed_special``."""
