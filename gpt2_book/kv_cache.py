@@ -84,7 +84,7 @@ class KVCache:
         fixed: bool = False,
         bands: Sequence[int | None] = (),
     ):
-        self.size, self.batch, self.fixed, self.device = size, batch, fixed, device
+        self.size, self.batch, self.fixed, self.device, self.length = size, batch, fixed, device, 0
         bands = [None if band is None else min(band, size) for band in bands] or [None] * n_layer
         if len(bands) != n_layer or len(set(bands) - {None}) > 1:
             raise ValueError(f"need one width for the bands of {n_layer} layers, not {bands}")
@@ -372,6 +372,9 @@ class Int8Linear(nn.Module):
     Source: Dettmers et al. (2022), section 3.1, for the weights alone.
     """
 
+    weight: Tensor
+    scale: Tensor
+
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight, scale = to_int8(linear.weight)
@@ -381,7 +384,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.size(-1)
-        few = rows == 1 or (rows <= 8 and x.dtype == torch.float32)  # in 16 bits the matrix product is quicker
+        few = rows == 1 or (rows <= 8 and x.dtype == torch.float32)
         if few and torch.compiler.is_compiling():
             y = multiply_and_sum(x, self.weight, self.scale)
         else:
@@ -406,6 +409,8 @@ class Int8Embedding(nn.Module):
     Shapes:
         any shape of int64, to that shape and C
     """
+
+    head: Int8Linear
 
     def __init__(self, head: Int8Linear, dtype: torch.dtype):
         super().__init__()
@@ -542,7 +547,8 @@ class CachedLogits(NextLogits):
             if (compile or (p.element_size() == 2 and p.device.type == "cpu")) and not p.is_contiguous():
                 p.data = p.data.contiguous()
         super().__init__(model)
-        self.compile, self.chunk, self.cache = compile, chunk, None
+        self.compile, self.chunk = compile, chunk
+        self.cache: KVCache | None = None
 
     @torch.no_grad()
     def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
