@@ -990,7 +990,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if (found := re.search(r"os error (\d+)", str(error))) is None:
             raise
         code = int(found[1])
-        raise (OSError(0, str(error), str(path), code) if os.name == "nt" else OSError(code, os.strerror(code), str(path))) from error
+        if os.name == "nt":
+            raise OSError(0, str(error), str(path), code) from error
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str,
@@ -1161,7 +1163,8 @@ def push_checkpoint(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         return str(api.upload_folder(
             repo_id=repo_id, folder_path=folder, revision=revision, commit_message=commit_message,
-            delete_patterns=[f"{stem}*.safetensors{end}" for stem in ("model", OWN_TYPE) for end in ("", ".index.json")],
+            delete_patterns=[f"{stem}{end}" for stem in ("model", OWN_TYPE)
+                             for end in ("*.safetensors", ".safetensors.index.json")],
         ))  # fmt: skip
 
 # %% ../nbs/21_pretrained.ipynb #53397ec5
