@@ -30,7 +30,7 @@ def test_two_processes_train_the_model_of_one(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
-    assert said[1].count("held-out loss") == said[1].count("two/model\n") - 2 == 1, said[1]
+    assert said[1].count("held-out loss  ") == said[1].count("two/model\n") - 2 == 1, said[1]
     one, two = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-4)
