@@ -87,7 +87,8 @@ def one_line_errors(context: typer.Context | None = None) -> Iterator[None]:
     except WRONG_WORDS as error:
         name = (context and context.invoked_subcommand) or ""
         more = " ".join(f"gpt2-book {name} --help".split())
-        complain(f"gpt2-book: {' '.join(error.format_message().split()).rstrip('.')} ({more})")
+        said = " ".join(error.format_message().split()).removeprefix("Invalid value: ").rstrip(".")
+        complain(f"gpt2-book: {said} ({more})")
         raise typer.Exit(2) from error
     except Exception as error:
         let_go()
