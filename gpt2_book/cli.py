@@ -746,9 +746,10 @@ def settle(config: Path | None, out: Path, words: list[str], *, start: str | Non
         return Recipe.of(given)
     file = config or out / "config.json"
     with naming(str(file)):
-        told = parse_settings(file.read_text(encoding="utf-8-sig"), file.suffix) if told is None else told
-        if not isinstance(told, dict):
-            raise ValueError(f"a configuration is a table of settings, not {told!r}")
+        found = parse_settings(file.read_text(encoding="utf-8-sig"), file.suffix) if told is None else told
+        if not isinstance(found, dict):
+            raise ValueError(f"a configuration is a table of settings, not {found!r}")
+        told = found
         told |= {name: absolute(told[name], file.parent) for name in PATHS if isinstance(told.get(name), str)}
         told |= {name: model_name(told[name], file.parent) for name in ("init_from",) if isinstance(told.get(name), str)}
     return merged(told, given, str(file))

@@ -146,8 +146,12 @@ class Generates:
         return sampling.beam_search(read, idx, max_new_tokens, **how)
 
 # %% ../nbs/20_gpt2.ipynb #51a1aa6a
-class Saved:
+class Saved(nn.Module):
     """Loading and saving for a model that is built from a :class:`GPTConfig`."""
+
+    config: GPTConfig
+    transformer: Any  # its parts go by their names
+    lm_head: nn.Linear
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
@@ -190,7 +194,7 @@ class Saved:
             ValueError: when the model cannot be written so.
             OSError: when the disk is full, for instance; what stood in the folder is left as it was.
         """
-        how = {"tokenizer": tokenizer, "max_shard_size": max_shard_size, "own_format": own_format}
+        how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size, "own_format": own_format}
         pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict(), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
@@ -225,7 +229,7 @@ class GPT(Generates, Saved, nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config, C, eps = config, config.n_embd, config.layer_norm_epsilon
-        options = {"dropout": config.dropout, "bias": config.bias, "eps": eps}
+        options: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias, "eps": eps}
         blocks = (Block(C, config.n_head, norm="pre", **options) for _ in range(config.n_layer))
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(config.vocab_size, C),
