@@ -386,7 +386,7 @@ def test_a_reader_that_meets_a_writer_begins_again():
         write_shards([1, 2], folder, vocab_size=10)
         old = (Path(folder) / MANIFEST).read_bytes()
         write_shards([3, 4, 5], folder, vocab_size=10, overwrite=True)
-        new, read = (Path(folder) / MANIFEST).read_bytes(), Path.read_bytes
+        read = Path.read_bytes
         turns = iter([old])  # the manifest is replaced between its reading and the shards' opening
         patch.setattr(Path, "read_bytes", lambda path: next(turns, None) or read(path))
         assert TokenShards(folder)[:].tolist() == [3, 4, 5]
