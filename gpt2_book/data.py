@@ -18,6 +18,7 @@ from contextlib import suppress
 from itertools import accumulate, chain, count, groupby, islice
 from math import prod
 from pathlib import Path, PureWindowsPath
+from typing import overload
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ def doc_paragraphs(stdlib: str | Path | None = None) -> list[str]:
     if not topics.is_file():
         raise FileNotFoundError(f"{topics} is missing: this Python came without its library's source")
     assignment = ast.parse(topics.read_bytes()).body[-1]  # topics = {name: text, ...}
+    assert isinstance(assignment, ast.Assign), f"{topics} does not end in its dictionary"
     documents = list(ast.literal_eval(assignment.value).values())
     for path in sorted(_sources(stdlib), key=lambda path: path.parts):  # one order on all systems
         if path != topics:
@@ -179,7 +181,7 @@ def _write_files(
     while (shard := np.fromiter(islice(tokens, size), dtype=dtype)).size:
         name = f"{prefix}{len(shards):05}.bin"
         _write_whole(folder / name, shard.tobytes())
-        shards.append({"file": name, "count": shard.size, "crc32": zlib.crc32(shard)})
+        shards.append({"file": name, "count": shard.size, "crc32": zlib.crc32(shard.data)})
     return shards
 
 # %% ../nbs/02_data.ipynb #3c0b6fe4
@@ -297,7 +299,7 @@ def _open_shards(folder: Path) -> tuple[dict, list[np.ndarray]]:
 
 
 def _verify(shard: np.ndarray, path: Path, promised: int) -> None:
-    if (found := zlib.crc32(shard)) != promised:
+    if (found := zlib.crc32(shard.data)) != promised:
         said = f"its checksum is {found:08x}, the manifest promises {promised:08x}"
         raise ValueError(f"{path} is corrupt: {said}")
 
@@ -324,6 +326,12 @@ class TokenShards:
 
     def __len__(self) -> int:
         return self.ends[-1]
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> np.ndarray: ...
 
     def __getitem__(self, key: int | slice) -> int | np.ndarray:
         if not isinstance(key, slice):
@@ -369,6 +377,8 @@ class _Loader:
 
     settings: tuple[str, ...] = ("n_tokens", "batch_size", "block_size")
     progress: tuple[str, ...] = ()
+    batch_size: int
+    block_size: int
 
     def __init__(self, tokens: Tokens, device: str | torch.device, **sizes: int) -> None:
         self.tokens, self.device = _as_tokens(tokens), device
@@ -468,6 +478,7 @@ class ShuffledLoader(_Loader):
 
     settings = (*_Loader.settings, "world_size", "seed")
     progress = ("epoch", "step")
+    world_size: int
 
     def __init__(
         self, tokens: Tokens, batch_size: int, block_size: int, *,
@@ -479,7 +490,7 @@ class ShuffledLoader(_Loader):
             raise ValueError(f"rank {rank} does not exist in a world of {world_size}")
         self.rank, self.seed, self.epoch, self.step = rank, operator.index(seed), 0, 0
         self.n_blocks = (self.n_tokens - 1) // self.block_size
-        self._order_of = None, None
+        self._order_of: tuple[int, np.ndarray] = -1, np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return self.n_blocks // (self.batch_size * self.world_size)

@@ -577,7 +577,8 @@ def cut(parts: Iterable[np.ndarray], size: int, n: int = 0, begin: int = 0) -> I
         n: documents before the first of ``parts``.
         begin: tokens of that one to leave out.
     """
-    held, count = [], 0
+    held: list[np.ndarray] = []
+    count = 0
     for tokens in parts:
         while count + len(tokens) - begin >= size:
             end = begin + size - count
@@ -633,11 +634,11 @@ def stream_shards(
     first, begin = (shards[-1][key] for key in ("documents", "tokens")) if shards else (0, 0)
     total, left = sum(shard["count"] for shard in shards), float("inf") if n_tokens is None else n_tokens
     parts = encoded(skipped(documents, first), tokenizer) if total < left else ()
-    with (folder / JOURNAL).open("a", encoding="utf8") as journal:
+    with (folder / JOURNAL).open("a", encoding="utf8", newline="\n") as journal:
         for tokens, n, end in cut(parts, shard_size, first, begin):
             tokens, name = tokens[: int(min(left - total, shard_size))], f"{len(shards):05}.bin"
             write_file(folder / name, tokens.tobytes())
-            shard = {"file": name, "count": len(tokens), "crc32": zlib.crc32(tokens)}
+            shard = {"file": name, "count": len(tokens), "crc32": zlib.crc32(tokens.data)}
             shards.append({**shard, "documents": n, "tokens": end})
             journal.write(json.dumps(shards[-1]) + "\n")
             journal.flush()
