@@ -600,7 +600,9 @@ def list_settings(recipe, path: str = "") -> dict[str, Setting]:
     return found | inner
 
 # %% ../nbs/90_command_line.ipynb #f275aa62
-OPTIONS = ("config", "out", "from", "steps", "resume", "no-resume", "samples", "parallel", "progress", "no-progress", "show")
+OPTIONS = (
+    "config", "out", "from", "steps", "resume", "no-resume", "samples", "parallel", "progress", "no-progress", "show",
+)  # fmt: skip
 
 
 def unknown(name: str, known: Mapping) -> typer.BadParameter:
@@ -751,7 +753,8 @@ def settle(config: Path | None, out: Path, words: list[str], *, start: str | Non
             raise ValueError(f"a configuration is a table of settings, not {found!r}")
         told = found
         told |= {name: absolute(told[name], file.parent) for name in PATHS if isinstance(told.get(name), str)}
-        told |= {name: model_name(told[name], file.parent) for name in ("init_from",) if isinstance(told.get(name), str)}
+        if isinstance(start := told.get("init_from"), str):
+            told["init_from"] = model_name(start, file.parent)
     return merged(told, given, str(file))
 
 # %% ../nbs/90_command_line.ipynb #b9c04833
@@ -812,7 +815,7 @@ class Parallel(str, Enum):
 
 
 def teller(progress: bool | None) -> Callable[[str], None] | None:
-    """Return what writes evaluations to standard output at once; None where the bar on a terminal does, or by request."""
+    """Return what writes evaluations to standard output at once; None where the bar does, or by request."""
     if progress is False or sys.stdout.isatty() and sys.stderr.isatty():
         return None
 
@@ -834,7 +837,7 @@ def train(
     start: Annotated[Optional[str], Option(
         "--from", autocompletion=model_names, help="Begin with this model, named as for generate: fine-tuning.",
     )] = None,
-    steps: Annotated[Optional[int], Option(min=1, help="Updates in all; with more, a run that was done goes on.")] = None,
+    steps: Annotated[Optional[int], Option(min=1, help="Updates in all; more let a run that was done go on.")] = None,
     resume: Annotated[bool, Option("--resume/--no-resume", help="Continue the run in that folder.")] = True,
     samples: Annotated[int, Option(min=0, help="How many texts to write at the end.")] = 2,
     parallel: Annotated[Parallel, Option(help="Under torchrun: fsdp shares out the weights, too.")] = Parallel.ddp,

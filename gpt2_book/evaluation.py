@@ -227,7 +227,8 @@ class Evaluation:
 
 # %% ../nbs/34_evaluation.ipynb #7f02b1d1
 def evaluate_text(
-    model: nn.Module, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None, block_size: int | None = None,
+    model: nn.Module, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None,
+    block_size: int | None = None,
     first: int | None = None, batch_size: int = 16,
 ) -> Evaluation:  # fmt: skip
     """Score a text of any length in sliding windows.
