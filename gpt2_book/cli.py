@@ -825,7 +825,7 @@ def teller(progress: bool | None) -> Callable[[str], None] | None:
 
     return say
 
-
+# %% ../nbs/90_command_line.ipynb #52073fdf
 @app.command(
     short_help="Train a model.", cls=WithSettings,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

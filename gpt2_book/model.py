@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 # %% auto #0
-__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'Saved', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
+__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'Saved', 'Located', 'GPT', 'parameter_counts', 'forward_flops',
+           'training_bytes']
 
 # %% ../nbs/20_gpt2.ipynb #ec3518b4
 @dataclass(frozen=True)
@@ -207,8 +208,22 @@ class Saved(nn.Module):
         how["tokenizer"] = tokenizer
         return pretrained.push_checkpoint(repo_id, asdict(self.config), self.state_dict(), **how)
 
+# %% ../nbs/20_gpt2.ipynb #e2ec3268
+class Located(nn.Module):
+    """A module that says where its weights are and of what type."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, and so of the logits."""
+        return next(self.parameters()).dtype
+
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
-class GPT(Generates, Saved, nn.Module):
+class GPT(Generates, Saved, Located):
     """GPT-2: maps tokens to the logits of each next token.
 
     Args:
@@ -250,23 +265,11 @@ class GPT(Generates, Saved, nn.Module):
     def extra_repr(self) -> str:
         return f"block_size={self.config.block_size}, parameters={sum(p.numel() for p in self.parameters()):,}"
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.transformer.wpe.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the weights, and so of the logits."""
-        return self.transformer.wpe.weight.dtype
-
     def hidden(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C)."""
         longest = self.config.block_size
         if idx.ndim != 2 or idx.size(1) > longest:
-            raise ValueError(
-                f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}"
-            )
+            raise ValueError(f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}")
         S = idx.size(1) + (cache.length if cache is not None else 0)
         if S > longest and (mask is None or int(mask.sum(1).max()) > longest):
             raise ValueError(f"{S} tokens with those in the cache, but only block_size = {longest} positions")
@@ -289,9 +292,7 @@ class GPT(Generates, Saved, nn.Module):
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
-            raise ValueError(
-                f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}"
-            )
+            raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0 where nothing counts
 

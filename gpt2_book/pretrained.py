@@ -473,7 +473,8 @@ class Checkpoint:
             ValueError: before any is read, naming each that does not fit.
         """
         check_tensors(self.stored, shapes)
-        same = REPLACEABLE and torch.device(device).type == "cpu" and {FLOATS[t.dtype] for t in self.stored.values()} == {dtype}
+        kinds = {FLOATS[t.dtype] for t in self.stored.values()}
+        same = REPLACEABLE and torch.device(device).type == "cpu" and kinds == {dtype}
         if mapped and same:
             opened = {file: safe_open(file, framework="pt") for file in {t.file for t in self.stored.values()}}
             return {name: turn(t.key, opened[t.file].get_tensor(t.key)) for name, t in self.stored.items()}

@@ -366,12 +366,9 @@ class Tokenizer(BytePairEncoding):
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        special_tokens: Collection[str] | None = None,
-        pattern: str | None = None,
-    ) -> Tokenizer:
+        cls, path: str | os.PathLike[str], *,
+        special_tokens: Collection[str] | None = None, pattern: str | None = None,
+    ) -> Tokenizer:  # fmt: skip
         """Load what ``save`` has written, or any ranks in tiktoken's text format.
 
         Args:

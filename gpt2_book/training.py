@@ -37,7 +37,6 @@ from gpt2_book.data import (
 from .model import GPT, GPTConfig, forward_flops
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
 from .pretrained import ModelFiles, embedded_models, from_hub_config, load_tokenizer
-from .speed import chunked_cross_entropy
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -45,14 +44,14 @@ logger = logging.getLogger(__name__)
 # %% auto #0
 __all__ = ['logger', 'PRECISIONS', 'PEAK_FLOPS', 'SUMS', 'FILES', 'PATHS', 'FINE_TUNING_RATE', 'CONTINUES', 'TEXT_SUM',
            'choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Loader', 'ResumableLoader', 'Step',
-           'Objective', 'to_device', 'share_of_mean', 'Trainer', 'train', 'evaluate', 'training_flops', 'peak_flops',
-           'set_seed', 'random_state', 'set_random_state', 'named_tensors', 'training_tensors', 'set_training_tensors',
-           'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of', 'resumable', 'write_state', 'differences',
-           'with_defaults', 'goes_on', 'check_settings', 'read_state', 'Checkpoints', 'RunConfig', 'read_log',
-           'tensorboard_writer', 'Log', 'polite_signals', 'stop_politely', 'measured', 'progress_bar', 'show', 'fit',
-           'absolute', 'model_name', 'typed', 'checked_settings', 'shape_to_start_from', 'completed', 'Recipe',
-           'read_recipe', 'lengthened', 'set_aside', 'write_recipe', 'recipe_tokenizer', 'check_text', 'keep_text',
-           'Ingredients', 'prepare', 'new_model', 'run_recipe']
+           'Objective', 'to_device', 'share_of_mean', 'Batches', 'Trainer', 'train', 'evaluate', 'training_flops',
+           'peak_flops', 'set_seed', 'random_state', 'set_random_state', 'named_tensors', 'training_tensors',
+           'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of', 'resumable',
+           'write_state', 'differences', 'with_defaults', 'goes_on', 'check_settings', 'read_state', 'Checkpoints',
+           'RunConfig', 'read_log', 'tensorboard_writer', 'Log', 'polite_signals', 'stop_politely', 'measured',
+           'progress_bar', 'show', 'fit', 'absolute', 'model_name', 'typed', 'checked_settings', 'shape_to_start_from',
+           'completed', 'Recipe', 'read_recipe', 'lengthened', 'set_aside', 'write_recipe', 'recipe_tokenizer',
+           'check_text', 'keep_text', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
 
 # %% ../nbs/31_training.ipynb #f7b73318
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -161,7 +160,7 @@ class Loader(Protocol):
 
 @runtime_checkable
 class ResumableLoader(Loader, Protocol):
-    """A loader that can say where it is, and go there, as those of :mod:`gpt2_book.data`; a run in a folder needs one."""
+    """A loader that can say where it is, and go there, like those of :mod:`gpt2_book.data`. Saved runs need one."""
 
     def state_dict(self) -> dict: ...
 
@@ -206,6 +205,8 @@ class Objective(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if not self.chunk:
             return self.model(inputs, targets)[1]
+        from gpt2_book.speed import chunked_cross_entropy  # which brings the compiler along: half a second
+
         hidden, head = self.model.hidden(inputs), self.model.lm_head.weight
         return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk, compile=self.compiled)
 
@@ -223,6 +224,39 @@ def share_of_mean(objective: nn.Module, inputs: Tensor, targets: Tensor, share: 
     targets = torch.where(share > 0, targets, 0)  # other models than ours give 0 / 0 for the mean over no target
     loss = objective(inputs, targets)
     return loss * share.to(loss.dtype)
+
+# %% ../nbs/31_training.ipynb #85b884b0
+class Batches:
+    """The inputs and targets of each update, taken from a loader, or fetched from it while the device computed.
+
+    A loader that has ``state_dict`` and ``load_state_dict`` is set back after fetching: its state is always that of
+    the last update that was made.
+
+    Args:
+        n: batches for one update.
+    """
+
+    def __init__(self, n: int, device: torch.device) -> None:
+        self.n, self.device = n, device
+        self._ahead: tuple = (None,) * 4  # a loader, its state, the batches after that, and its state after them
+
+    def take(self, loader: Loader) -> list[tuple[Tensor, Tensor]]:
+        """Return the inputs and targets of the next update, (B, T) each, on the device."""
+        (source, before, batches, after), self._ahead = self._ahead, (None,) * 4
+        if isinstance(source, ResumableLoader) and source is loader and before == source.state_dict():
+            source.load_state_dict(after)
+            return batches
+        return [to_device(loader.next_batch(), self.device) for _ in range(self.n)]
+
+    def fetch(self, loader: Loader) -> None:
+        """Fetch what :meth:`take` returns next, if the loader can be set back."""
+        if not isinstance(loader, ResumableLoader):
+            return
+        before = loader.state_dict()
+        try:
+            self._ahead = loader, before, self.take(loader), loader.state_dict()
+        finally:
+            loader.load_state_dict(before)
 
 # %% ../nbs/31_training.ipynb #38452c89
 class Trainer:
@@ -250,33 +284,15 @@ class Trainer:
         self.optimizer = config.optimizer(model)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
         self.step = 0  # updates done
-        self._ahead: tuple = (None,) * 4  # a loader, its state, the batches after that, and its state after them
+        self.batches = Batches(config.accumulate, self.device)
 
     def __iter__(self) -> Iterator[Step]:
         while self.step < self.config.steps:
             yield self.update()
 
-    def batches(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the inputs and targets of the next update, (B, T) each, on the model's device."""
-        (loader, before, batches, after), self._ahead = self._ahead, (None,) * 4
-        if isinstance(loader, ResumableLoader) and loader is self.loader and before == loader.state_dict():
-            loader.load_state_dict(after)
-            return batches
-        return [to_device(self.loader.next_batch(), self.device) for _ in range(self.config.accumulate)]
-
-    def fetch_ahead(self) -> None:
-        """Fetch what :meth:`batches` returns next. The loader's state stays as it is."""
-        if self.step + 1 >= self.config.steps or not isinstance(loader := self.loader, ResumableLoader):
-            return
-        before = loader.state_dict()
-        try:
-            self._ahead = loader, before, self.batches(), loader.state_dict()
-        finally:
-            loader.load_state_dict(before)
-
     def gradients(self) -> tuple[Tensor, int]:
         """Add up the gradients of one update; return its loss and how many tokens were read."""
-        batches, losses = self.batches(), []
+        batches, losses = self.batches.take(self.loader), []
         counts = torch.stack([(y != -100).sum() for _, y in batches])
         kind = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
         for (x, y), share in zip(batches, counts.to(kind) / counts.sum().clamp(min=1)):
@@ -299,7 +315,8 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         norm = self.clip()
         measured = torch.stack([loss, norm.to(loss)])
-        self.fetch_ahead()  # while the device computes
+        if self.step + 1 < self.config.steps:
+            self.batches.fetch(self.loader)  # while the device computes
         loss, norm = measured.tolist()
         self._check(loss, norm, rate)
         self.scaler.step(self.optimizer)
@@ -538,7 +555,8 @@ def write_state(trainer: Trainer, folder: Path) -> None:
     tensors, lists = random_state()
     state = {
         "format": 1, "step": trainer.step, "settings": settings_of(trainer),
-        "loader": resumable(trainer.loader).state_dict(), "scaler": trainer.scaler.state_dict(), "torch": torch.__version__, "precision": trainer.precision,
+        "loader": resumable(trainer.loader).state_dict(), "scaler": trainer.scaler.state_dict(),
+             "torch": torch.__version__, "precision": trainer.precision,
     }  # fmt: skip
     save_file(training_tensors(trainer) | tensors, folder / "tensors.safetensors")
     (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
@@ -584,7 +602,7 @@ def check_settings(trainer: Trainer, saved: Mapping, folder: Path) -> None:
     if differ := differences(saved, here):
         raise ValueError(f"{folder} is of a run with other settings ({', '.join(differ)})")
 
-
+# %% ../nbs/31_training.ipynb #3c728930
 def read_state(trainer: Trainer, folder: Path) -> None:
     """Continue from what :func:`write_state` wrote.
 
@@ -838,7 +856,7 @@ def fit(
     held_out: Iterable[tuple[Tensor, Tensor]] = (), sample: Callable[[], str] | None = None,
     resume: bool = True, progress: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
-    """Train to the end, or until a signal asks to stop, with a log and checkpoints in ``folder``; return the last checkpoint.
+    """Train to the end, or until a signal asks to stop, with log and checkpoints in ``folder``; return the last one.
 
     Args:
         held_out: a list of batches for :func:`evaluate`.
@@ -964,7 +982,8 @@ def completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
         FileNotFoundError: when there is no model to start from.
         ValueError: when a setting has another type, or contradicts that model.
     """
-    parts = [settings.get(name, {}) for name in ("model", "training", "run")] if isinstance(settings, Mapping) else [None]
+    names = ("model", "training", "run")
+    parts = [settings.get(name, {}) for name in names] if isinstance(settings, Mapping) else [None]
     if not all(isinstance(part, Mapping) for part in parts):
         return settings  # refused when its types are looked at
     model, training, run = (dict(part) for part in parts)
@@ -1080,7 +1099,7 @@ def set_aside(*paths: Path) -> None:
     for path, there in zip(paths, new):
         os.replace(path, there)
 
-
+# %% ../nbs/31_training.ipynb #7408b944
 def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """Write a recipe as ``config.json``, unless the folder has checkpoints of another one; return it.
 
@@ -1143,7 +1162,8 @@ def check_text(folder: str | os.PathLike, text: str, name: str) -> None:
     path, digest = Path(folder) / TEXT_SUM, hashlib.sha256(text.encode("utf8")).hexdigest()
     if path.exists() and (saved := path.read_text(encoding="utf8").strip()) != digest:
         numbers = f"SHA-256 {digest[:8]}..., not {saved[:8]}..."
-        raise ValueError(f"{name} has changed since the run in {folder} began ({numbers}): another part is held out now")
+        since = f"{name} has changed since the run in {folder} began ({numbers})"
+        raise ValueError(f"{since}: another part is held out now")
 
 
 def keep_text(folder: Path, text: str, name: str) -> None:
@@ -1196,7 +1216,7 @@ class Ingredients:
         """Return a text, the same one from the same weights; the global random generators stay as they are."""
         device = next(model.parameters()).device
         generator = torch.Generator(device).manual_seed(self.recipe.seed)
-        prompt = torch.tensor([self.tokenizer.encode(self.recipe.prompt, allowed_special="all")], device=device)  # (1, T)
+        prompt = torch.tensor([self.tokenizer.encode(self.recipe.prompt, allowed_special="all")], device=device)
         out = model.generate(prompt, self.recipe.sample_tokens, temperature=0.8, top_k=50, generator=generator)
         return self.tokenizer.decode(out[0].tolist())
 
@@ -1264,7 +1284,7 @@ def run_recipe(
     Raises:
         FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
         FileNotFoundError: when the text, the tokenizer's file, a shard or the model to start from is missing.
-        ValueError: when ``folder`` holds a run with other settings, the text is too short, or the device cannot be used.
+        ValueError: when ``folder`` holds a run with other settings, the text is too short, or there is no such device.
         OSError: when a checkpoint or the log cannot be written; the checkpoints before remain.
     """
     folder, recipe = Path(folder), recipe.at(".")

@@ -528,7 +528,8 @@ class TranslationTrainer:
         """
         check_run(self.model, self.recipe, pairs, vocabulary)
         until, recipe = self.recipe.steps if until is None else until, self.recipe
-        how: dict[str, Any] = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens, "max_length": recipe.max_length}
+        how: dict[str, Any] = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens,
+                               "max_length": recipe.max_length}  # fmt: skip
         generator = torch.Generator().manual_seed(recipe.seed + self.step)
         while (begun := self.step) < until:
             for batch in translation_batches(pairs, vocabulary, **how, generator=generator, device=self.device):
@@ -550,7 +551,7 @@ class TranslationTrainer:
         """Go on where :meth:`save` was called. The pairs are read from their start again, in another order.
 
         Raises:
-            ValueError: when the file is damaged or no such run, or its model has another shape; nothing is changed then.
+            ValueError: when the file is damaged or no such run, or its model has another shape; nothing changes then.
         """
         try:
             tensors = load_file(path)

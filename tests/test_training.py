@@ -2,6 +2,7 @@
 
 
 from gpt2_book.training import (
+    Batches,
     Checkpoints,
     FILES,
     Log,
@@ -442,17 +443,17 @@ def test_the_next_batches_are_fetched_while_the_device_computes():
     first, second, jumped = a_trainer(), a_trainer(), a_trainer()
     for run in (first, second, jumped):
         run.update()
-    second._ahead = (None,) * 4  # nothing was fetched ahead
-    for ahead, late in zip(first.batches(), second.batches()):
+    second.batches = Batches(second.config.accumulate, second.device)  # nothing was fetched ahead
+    for ahead, late in zip(first.batches.take(first.loader), second.batches.take(second.loader)):
         assert torch.equal(ahead[0], late[0]) and torch.equal(ahead[1], late[1])
     assert first.loader.state_dict() == second.loader.state_dict()
     jumped.loader.load_state_dict(a_trainer().loader.state_dict())  # somebody turns it back
-    inputs, _ = jumped.batches()[0]
+    inputs, _ = jumped.batches.take(jumped.loader)[0]
     assert torch.equal(inputs, a_trainer().loader.next_batch()[0])
     first.loader = broken = a_trainer().loader
     before = broken.state_dict()
     with mock.patch.object(broken, "next_batch", side_effect=OSError("gone")), pytest.raises(OSError, match="gone"):
-        first.fetch_ahead()
+        first.batches.fetch(broken)
     assert broken.state_dict() == before
 
 

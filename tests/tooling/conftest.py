@@ -40,7 +40,7 @@ def html() -> Path:
     return HTML
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must not run beside the notebooks'
 def browser():
     """A headless Chromium."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
