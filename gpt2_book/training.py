@@ -1174,6 +1174,8 @@ def keep_text(folder: Path, text: str, name: str) -> None:
     """
     try:
         check_text(folder, text, name)
+        if (folder / TEXT_SUM).exists():
+            return  # the other ranks of a run find what the first has written
     except ValueError:
         if Checkpoints(folder / "checkpoints").all():
             raise
