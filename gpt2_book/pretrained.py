@@ -87,7 +87,7 @@ HUB_SUPPORTED = {  # the values of the other fields that change the computation 
 
 # %% ../nbs/21_pretrained.ipynb #20e584ce
 def from_own_config(own: Mapping) -> dict:
-    """Return the fields of ``GPTConfig`` from a ``config.json`` of :data:`OWN_TYPE`, where they go by our names.
+    """Return the fields of ``GPTConfig`` from a ``config.json`` of ``OWN_TYPE``, where they go by our names.
 
     Raises:
         ValueError: naming each field that is missing, or that this version does not know.
