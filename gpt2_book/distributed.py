@@ -13,11 +13,12 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,8 +34,8 @@ from .model import GPT
 from .tokenizer import Tokenizer
 from gpt2_book.training import (
     SUMS, Checkpoints, Loader, Log, Recipe, RunConfig, TrainConfig, Trainer, autocast, check_settings, differences,
-    measured, named_tensors, new_model, peak_flops, prepare, random_state, set_random_state, set_seed,
-    set_training_tensors, settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops,
+    measured, named_tensors, new_model, peak_flops, prepare, random_state, resumable, set_random_state,
+    set_seed, set_training_tensors, settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops,
     training_tensors, whole_folder, write_recipe,
 )  # fmt: skip
 
@@ -122,7 +123,7 @@ def rank_and_size() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def gathered(thing: object) -> list:
+def gathered(thing: object) -> list[Any]:
     """Return every rank's ``thing``, in the order of the ranks. Every rank must call this."""
     if not dist.is_initialized():
         return [thing]
@@ -171,21 +172,18 @@ def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     Raises:
         ImportError: when this PyTorch has no ``fully_shard`` that also averages over CPUs.
     """
+    from torch.distributed import fsdp
     from torch.distributed.device_mesh import init_device_mesh
 
-    try:
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-    except ImportError:
-        FSDPModule = None
-    if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+    if not hasattr(getattr(fsdp, "FSDPModule", None), "set_force_sum_reduction_for_comms"):
         raise ImportError(f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
     contiguous_(objective)  # a part is a run of rows
     kind = next(objective.parameters()).device.type
     mesh = init_device_mesh(kind, (dist.get_world_size(),))  # by default it were the accelerator's, where there is one
     for module in (*blocks, objective):
-        fully_shard(module, mesh=mesh)
+        sharded = fsdp.fully_shard(module, mesh=mesh)  # the module itself, now of a class with more methods
         if dist.get_backend() == "gloo":  # which has sums, and no averages
-            module.set_force_sum_reduction_for_comms(True)
+            sharded.set_force_sum_reduction_for_comms(True)
 
 # %% ../nbs/33_scaling_out.ipynb #ddd812c3
 def spread(objective: nn.Module, model: nn.Module, parallel: str) -> nn.Module:
@@ -237,12 +235,12 @@ class ParallelTrainer(Trainer):
                     loss = share_of_mean(self.objective, x, y, shares[i])
                 self.scaler.scale(loss * self.size).backward()  # of which the mean over ranks is taken
             losses.append(loss.detach())
-        dist.all_reduce(loss := sum(losses))
+        dist.all_reduce(loss := sum(losses, torch.zeros_like(losses[0])))
         return loss, int(sums[1])
 
-    def waiting(self):
+    def waiting(self) -> AbstractContextManager[None]:
         """Return the context of a batch whose gradients stay at home until the update's last one."""
-        return self.objective.no_sync() if self.parallel == "ddp" else nullcontext()
+        return self.objective.no_sync() if isinstance(self.objective, DistributedDataParallel) else nullcontext()
 
     def clip(self) -> Tensor:
         """Scale the gradients down to ``config.clip``, all ranks' together; return their norm before."""
@@ -272,16 +270,16 @@ def evaluate_together(trainer: ParallelTrainer, batches: Sequence[tuple[Tensor, 
 
 
 def whole_model(trainer: Trainer) -> GPT | None:
-    """Return the model with all its weights on rank 0, None on the others. Every rank must call this."""
-    rank, model = rank_and_size()[0], None
+    """Return the trainer's GPT with all its weights on rank 0, None on the others. Every rank must call this."""
+    rank, trained, model = rank_and_size()[0], cast(GPT, trainer.model), None
     if getattr(trainer, "parallel", "ddp") == "ddp":
-        return trainer.model if rank == 0 else None
+        return trained if rank == 0 else None
     if rank == 0:
         with torch.random.fork_rng():
-            like = next(trainer.model.parameters())
-            model = GPT(trainer.model.config).to(like.device, like.dtype)
-    mine = named_tensors(model) if rank == 0 else {}
-    for name, tensor in named_tensors(trainer.model).items():
+            like = next(trained.parameters())
+            model = GPT(trained.config).to(like.device, like.dtype)
+    mine = {} if model is None else named_tensors(model)
+    for name, tensor in named_tensors(trained).items():
         full = whole(tensor.detach())
         if rank == 0:
             mine[name].data.copy_(full)
@@ -289,7 +287,11 @@ def whole_model(trainer: Trainer) -> GPT | None:
 
 # %% ../nbs/33_scaling_out.ipynb #6274db09
 def write_part(trainer: Trainer, folder: Path) -> None:
-    """Write this rank's part of everything that later steps depend on. Every rank must call this."""
+    """Write this rank's part of everything that later steps depend on. Every rank must call this.
+
+    Raises:
+        TypeError: when the loader cannot say where it is.
+    """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # torch 2.8 or newer
 
@@ -302,7 +304,7 @@ def write_part(trainer: Trainer, folder: Path) -> None:
     (folder / f"random-{rank:05}.json").write_text(json.dumps(lists) + "\n", encoding="utf8")
     state = {
         "format": 1, "ranks": size, "step": trainer.step, "settings": settings_of(trainer),
-        "loader": trainer.loader.state_dict(), "scaler": trainer.scaler.state_dict(),
+        "loader": resumable(trainer.loader).state_dict(), "scaler": trainer.scaler.state_dict(),
         "torch": torch.__version__, "precision": trainer.precision,
     }  # fmt: skip
     if rank == 0:
@@ -313,10 +315,12 @@ def read_tensors(trainer: Trainer, folder: Path) -> dict[str, Tensor]:
     """Read weights and the optimizer's state, of which each rank gets the parts that it holds."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     reader, mine = HuggingFaceStorageReader(str(folder)), named_tensors(trainer.model)
     tensors = {}
-    for name, about in reader.read_metadata().state_dict_metadata.items():
+    saved = cast(dict[str, TensorStorageMetadata], reader.read_metadata().state_dict_metadata)  # they hold no other
+    for name, about in saved.items():
         like = mine.get(name.partition(".")[2] if name.startswith("model.") else name.split(".", 2)[2])
         scalar = not about.size  # such as the number of AdamW's steps
         if like is not None:
@@ -343,14 +347,16 @@ def read_part(trainer: Trainer, folder: Path) -> None:
     """Continue from what any number of ranks wrote by :func:`write_part`. Every rank must call this.
 
     Raises:
-        ValueError: when that was a run with other settings or batches; nothing is changed then.
+        TypeError: when the loader cannot say where it is; nothing is changed then.
+        ValueError: when that was a run with other settings or batches; nothing is changed then, either.
     """
     rank, size = rank_and_size()
     state = json.loads((folder / "state.json").read_text(encoding="utf8"))
     check_settings(trainer, state["settings"], folder)
-    position = redealt(state["loader"], trainer.loader.state_dict())
+    loader = resumable(trainer.loader)
+    position = redealt(state["loader"], loader.state_dict())
     tensors = read_tensors(trainer, folder / "tensors")
-    trainer.loader.load_state_dict(position)
+    loader.load_state_dict(position)
     set_training_tensors(trainer, tensors)
     if trainer.scaler.is_enabled() and state["scaler"]:
         trainer.scaler.load_state_dict(state["scaler"])
@@ -441,9 +447,12 @@ def any_rank(asked: bool, device: torch.device) -> bool:
     return count.item() > 0
 
 
-def looked(trainer: ParallelTrainer, run: RunConfig, held_out: Sequence, sample: Callable | None) -> dict:
+def looked(
+    trainer: ParallelTrainer, run: RunConfig, held_out: Sequence[tuple[Tensor, Tensor]],
+    sample: Callable[[GPT], str] | None,
+) -> dict[str, Any]:  # fmt: skip
     """Return the held-out loss and, on rank 0, a sample, at the steps at which ``run`` asks for them."""
-    found: dict = {}
+    found: dict[str, Any] = {}
     if trainer.step % run.eval_every and trainer.step < trainer.config.steps:
         return found
     if held_out:
@@ -482,11 +491,11 @@ def fit(
     path, share = checkpoints.resume(trainer), share_of_machines(trainer)
     hidden = True if not lead else None if progress is None else not progress
     bar = tqdm(total=steps, initial=trainer.step, unit="step", disable=hidden)
-    log = Log(folder, step=trainer.step, tensorboard=run.tensorboard) if lead else nullcontext()
-    with bar, stop_politely() as asked, log:
+    record_of = Log(folder, step=trainer.step, tensorboard=run.tensorboard) if lead else nullcontext()
+    with bar, stop_politely() as asked, record_of as log:
         for record in trainer:
             entry = measured(trainer, record, run, share=share) | looked(trainer, run, held_out, sample)
-            if lead:
+            if log:  # rank 0's
                 log.write(entry)
                 show(bar, entry, say)
             stop = any_rank(asked.is_set(), trainer.device) and trainer.step < steps
@@ -495,7 +504,7 @@ def fit(
             if stop:
                 logger.warning("stopped after %d of %d steps; continue from %s", trainer.step, steps, path)
                 break
-    return path
+    return path or checkpoints.save(trainer)  # there was nothing to do
 
 # %% ../nbs/33_scaling_out.ipynb #963b1a15
 @record
@@ -523,13 +532,15 @@ def run_recipe(
         recipe = gathered(recipe)[0]
         found = found if world.rank == 0 else prepare(recipe, folder, verify=False)
         begun = bool(Checkpoints(folder / "checkpoints").all())
-        mine = {"rank": world.rank, "world_size": world.size, "device": world.device}
-        loader = found.loader(batch_size=recipe.batch_size // world.size, **mine)
+        size, ranks = recipe.batch_size // world.size, {"rank": world.rank, "world_size": world.size}
+        loader = found.loader(batch_size=size, device=world.device, **ranks)
         trainer = ParallelTrainer(new_model(recipe, begun=begun), loader, recipe.training, parallel=parallel)
         if world.rank:  # with dropout masks of its own
             set_seed(recipe.seed + world.rank)
-        watch = {"held_out": found.batches(), "sample": found.sample, "progress": progress, "say": say}
-        last = fit(trainer, folder, recipe.run, resume=resume, **watch)
+        last = fit(
+            trainer, folder, recipe.run, held_out=found.batches(), sample=found.sample,
+            resume=resume, progress=progress, say=say,
+        )  # fmt: skip
         if trainer.step < recipe.training.steps:
             return last
         if (model := whole_model(trainer)) is not None:
