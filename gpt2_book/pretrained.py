@@ -23,6 +23,7 @@ from functools import partial
 from importlib import resources
 from itertools import permutations
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -149,7 +150,7 @@ def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
         raise ValueError(f"Hugging Face's format for GPT-2 cannot express the model: {'; '.join(beyond)}")
     if end_of_text is None and fields["vocab_size"] > 50256:
         end_of_text = 50256
-    hub = {field: supported[0] for field, supported in HUB_SUPPORTED.items() if supported[0] is not None}
+    hub: dict[str, Any] = {field: known[0] for field, known in HUB_SUPPORTED.items() if known[0] is not None}
     hub |= {theirs: fields[ours] for theirs, ours in HUB_FIELDS.items()}
     hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}  # left out, they would mean 50256
     return {"architectures": ["GPT2LMHeadModel"], **hub, **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
@@ -209,12 +210,14 @@ def hub_silence(seconds: float = 5.0) -> str:
     from huggingface_hub.utils import get_session
 
     found: list[str] = []
+    expected: tuple[type[Exception], ...]  # the last two: a proxy that is set up wrongly
+    expected = (*hub_errors(), ValueError, ImportError)
 
     def ask() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=seconds)
             found.append("")
-        except (*hub_errors(), ValueError, ImportError) as error:  # the last two: a proxy that is set up wrongly
+        except expected as error:
             found.append(str(error) or type(error).__name__)
 
     if constants.HF_HUB_OFFLINE:
@@ -305,9 +308,9 @@ class ModelFiles:
             return file_in(self.folder, file)
         from huggingface_hub import errors, hf_hub_download
 
-        how = {"revision": self.revision, "local_files_only": bool(self.silence)}
+        offline = bool(self.silence)
         try:
-            return Path(hf_hub_download(self.repository, file, **how))
+            return Path(hf_hub_download(self.repository, file, revision=self.revision, local_files_only=offline))
         except errors.LocalEntryNotFoundError as error:  # not in the cache, and no hub to ask
             self.reason = f"says: {error}"
             return None
@@ -420,7 +423,7 @@ def check_tensors(stored: Mapping[str, Stored], shapes: Mapping[str, tuple[int, 
 def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
     """Decide whether the head is tied, and give a tied one a tensor under both names, in place."""
     head, tokens = stored.get(HEAD), stored.get(TOKENS)
-    if not tied or not (head or tokens):
+    if not tied or (either := head or tokens) is None:
         return tied
     if head and tokens and head.shape == tokens.shape:
         ours, theirs = head.read(), tokens.read()
@@ -430,8 +433,8 @@ def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
                 "they are not tied", stacklevel=2,
             )  # fmt: skip
             return False
-    stored.setdefault(HEAD, tokens)
-    stored.setdefault(TOKENS, head)
+    stored.setdefault(HEAD, either)
+    stored.setdefault(TOKENS, either)
     return True
 
 # %% ../nbs/21_pretrained.ipynb #a3b1986a
@@ -507,7 +510,8 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
         hub = dict(json.loads(config.read_text(encoding="utf8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{config} is damaged: {error}") from error
-    fields, stored = from_hub_config(hub), {}
+    fields = from_hub_config(hub)
+    stored: dict[str, Stored] = {}
     stem = OWN_TYPE if hub.get("model_type") == OWN_TYPE else "model"
     for tensor in (t for file in weight_files(files, stem) for t in read_header(file)):
         if (ours := our_name(tensor.key)) in stored:
@@ -574,15 +578,18 @@ class Trace:
                 hook.remove()
         return cls(model, events)
 
+    def __getitem__(self, event: tuple[str, str]) -> Tensor:
+        """Return what went in to or came out of a module that was seen, in float64."""
+        return self.events[event].cpu().double()  # not every device has float64
+
     def get(self, name: str, when: str = "out") -> Tensor | None:
         """Return what went in to or came out of a module, in float64, None where it was not seen."""
-        tensor = self.events.get((name, when))
-        return None if tensor is None else tensor.cpu().double()  # not every device has float64
+        return self[name, when] if (name, when) in self.events else None
 
     def parameter(self, name: str) -> Tensor | None:
         """Return a parameter in the layout of ``nn.Linear``, in float64."""
-        module, _, kind = name.rpartition(".")
-        module = self.model.get_submodule(module)
+        path, _, kind = name.rpartition(".")
+        module = self.model.get_submodule(path)
         if (tensor := getattr(module, kind, None)) is None:
             return None
         turned = tensor.t() if type(module).__name__ == "Conv1D" and tensor.ndim == 2 else tensor
@@ -608,7 +615,7 @@ def largest_gap(ours: Tensor, theirs: Tensor, tolerance: float) -> tuple[float, 
 def first_event(ours: Trace, theirs: Trace, tolerance: float) -> tuple[str, str] | None:
     """Return the first event, in the order of ``theirs``, that both models have and that differs."""
     for event in theirs.events:
-        if event in ours.events and largest_gap(ours.get(*event), theirs.get(*event), tolerance)[1]:
+        if event in ours.events and largest_gap(ours[event], theirs[event], tolerance)[1]:
             return event
     return None
 
@@ -619,7 +626,7 @@ def closest(target: Tensor | None, candidates: Mapping[str, Tensor], tolerance: 
         return None
     gaps = {name: largest_gap(value, target, tolerance) for name, value in candidates.items()}
     near = {name: gap for name, (gap, beyond) in gaps.items() if not beyond}
-    return min(near, key=near.get, default=None)
+    return min(near, key=near.__getitem__, default=None)
 
 
 def versus(what: str, ours: str | None, theirs: str | None) -> str | None:
@@ -654,6 +661,8 @@ def norm_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance: floa
     for side, _ in sides:
         x, weight = side.get(name, "in"), side.parameter(f"{name}.weight")
         bias, candidates = side.parameter(f"{name}.bias"), {}
+        if x is None or weight is None:  # a norm without gains
+            return None
         for eps in {*stated, 1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0}:
             for kind, n in (("", 0), (", variance over n - 1", 1)):
                 x0 = x - x.mean(-1, keepdim=True)
@@ -687,7 +696,7 @@ def attend(
     return y.permute(0, 2, 1, 3).flatten(2) if join == "HD" else y.permute(0, 2, 3, 1).flatten(2)  # (B, T, C)
 
 # %% ../nbs/21_pretrained.ipynb #b430a4e1
-ATTENTIONS = {
+ATTENTIONS: dict[str, dict[str, Any]] = {
     "causal": {}, "no causal mask": {"mask": "none"}, "a mask that shows one token ahead": {"mask": "one ahead"},
     "a mask that shows the future and hides the past": {"mask": "future"},
     "no division by the root of D": {"power": 0}, "a division by D, not by its root": {"power": 1},
@@ -705,10 +714,10 @@ def attention_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance:
     heads = []
     for side in (ours, theirs):
         module = side.model.get_submodule(parent)
-        heads.append(getattr(module, "n_head", None) or getattr(module, "num_heads", 1))
+        heads.append(getattr(module, "n_head", 0) or getattr(module, "num_heads", 1))
     found = []
     for side in (ours, theirs):
-        qkv = side.get(f"{parent}.c_attn")
+        qkv = side[f"{parent}.c_attn", "out"]
         candidates = {
             f"{kind} in {n} heads" if heads[0] != heads[1] else kind: attend(qkv, n, **how)
             for n in dict.fromkeys(heads) for kind, how in ATTENTIONS.items()
@@ -754,12 +763,12 @@ def weight_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance: fl
     if when != "out":
         return None
     module = theirs.model.get_submodule(f"{name.rpartition('.')[0]}")
-    n_head = getattr(module, "n_head", None) or getattr(module, "num_heads", 1)
+    n_head = getattr(module, "n_head", 0) or getattr(module, "num_heads", 1)
     for kind in ("weight", "bias"):
         a, b = ours.parameter(f"{name}.{kind}"), theirs.parameter(f"{name}.{kind}")
         if (a is None) != (b is None):
             return f"{kind}: only {'theirs' if a is None else 'ours'} has one"
-        if a is None or (a.shape == b.shape and not largest_gap(a, b, 0)[1]):
+        if a is None or b is None or (a.shape == b.shape and not largest_gap(a, b, 0)[1]):
             continue
         return f"{kind}: {weight_pattern(name, a, b, n_head, ours, theirs)}"
     return None
@@ -770,7 +779,8 @@ def weight_pattern(name: str, a: Tensor, b: Tensor, n_head: int, ours: Trace, th
     if a.shape != b.shape:
         return f"ours is {tuple(a.shape)}, theirs {tuple(b.shape)}"
     if f"{name}.weight" == HEAD:
-        tied = [torch.equal(side.parameter(HEAD), side.parameter(TOKENS)) for side in (ours, theirs)]
+        pairs = [(side.parameter(HEAD), side.parameter(TOKENS)) for side in (ours, theirs)]
+        tied = [torch.equal(cast(Tensor, head), cast(Tensor, tokens)) for head, tokens in pairs]
         if tied == [False, True]:
             return "theirs is its token embedding, ours is not: the head is not tied"
     for how, candidate in rearranged(b, n_head).items():
@@ -790,7 +800,7 @@ def dropout_cause(event: tuple[str, str], ours: Trace, theirs: Trace, idx: Tenso
     with torch.random.fork_rng(devices):
         for who, side in (("ours", ours), ("theirs", theirs)):
             torch.manual_seed(torch.initial_seed() + 1)
-            if largest_gap(Trace.of(side.model, idx).get(*event), side.get(*event), 1e-6)[1]:
+            if largest_gap(Trace.of(side.model, idx)[event], side[event], 1e-6)[1]:
                 random.append(f"{who} (in {'training' if side.model.training else 'eval'} mode)")
     found = " and ".join(random)
     return f"dropout is left on: two passes of {found} over the same input differ; call eval()" if random else None
@@ -805,8 +815,8 @@ def position_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance: 
         return None
     found = []
     for side in (ours, theirs):
-        rows, got = side.parameter(f"{table}.weight"), side.get(name, when)
-        T, token = got.shape[-2], side.get(tokens) if summed else torch.zeros(())
+        rows, got = cast(Tensor, side.parameter(f"{table}.weight")), side[name, when]
+        T, token = got.shape[-2], side[tokens, "out"] if summed else torch.zeros(())
         ways = {"position t takes row t": token + rows[:T], "no positions": token + 0 * rows[:T]}
         for by in range(-2, min(len(rows) - T, 8) + 1):
             if by:
@@ -824,8 +834,10 @@ def residual_cause(name: str, when: str, ours: Trace, theirs: Trace, tolerance: 
         return None
     found = []
     for side in (ours, theirs):
-        x, y, normed = side.get(*start), side.get(f"{block}.{sublayer}"), side.get(f"{block}.{norm}")
-        ways = {f"x + {sublayer}": x + y, f"{sublayer} alone": y, f"{norm} + {sublayer}": normed + y}
+        x, y, normed = side[start], side[f"{block}.{sublayer}", "out"], side.get(f"{block}.{norm}")
+        ways = {f"x + {sublayer}": x + y, f"{sublayer} alone": y}
+        if normed is not None:
+            ways[f"{norm} + {sublayer}"] = normed + y
         found.append(closest(side.get(name, when), ways, tolerance))
     return versus("the residual sum", *found)
 
@@ -897,8 +909,8 @@ def first_difference(
         return None
     name, when = event
     module = name if when == "out" else re.sub(r"\.h$", "", name.rpartition(".")[0])
-    gaps = [largest_gap(*(t.get(*e) for t in traces), tolerance)[0] for e in (event, ("lm_head", "out"))
-            if all(t.get(*e) is not None for t in traces)]  # fmt: skip
+    gaps = [largest_gap(traces[0][e], traces[1][e], tolerance)[0] for e in (event, ("lm_head", "out"))
+            if all(e in t.events for t in traces)]  # fmt: skip
     cause = likely_cause(event, *traces, idx, tolerance)
     return Difference(module or "the model itself", gaps[0], tolerance, cause, gaps[-1])
 
@@ -1124,13 +1136,13 @@ def save_checkpoint(
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {fields['vocab_size']}")
     beyond = beyond_hub(fields) if own_format else []
     if beyond:
-        texts = {"config.json": {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}}
+        contents: dict[str, dict] = {"config.json": {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}}
         warnings.warn(f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}", stacklevel=3)
     else:
         hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
-        texts = {"config.json": hub, "generation_config.json": ends}
-    texts = {name: json.dumps(content, indent=2) + "\n" for name, content in texts.items()}
+        contents = {"config.json": hub, "generation_config.json": ends}
+    texts = {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
     texts |= tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
     how = {"tied": fields["tie_weights"], "max_shard_size": max_shard_size, "stem": OWN_TYPE if beyond else "model"}
     with all_or_nothing(Path(folder)) as inside:

@@ -1124,6 +1124,12 @@ def test_gaps_know_nans_infinities_and_shapes():
     assert largest_gap(torch.tensor([[1.0, 100.5]]), torch.tensor([1.0, 100.0]), 0.01) == (0.5, False)
 
 
+def test_norms_without_gains_that_differ_have_no_known_cause():
+    ours, theirs = (nn.Sequential(nn.LayerNorm(8, eps=e, elementwise_affine=False)) for e in (1e-5, 1.0))
+    found = first_difference(ours, theirs, torch.randn(2, 3, 8))
+    assert (found.module, found.cause) == ("0", "unknown: equal inputs and equal weights give another result")
+
+
 # ../nbs/21_pretrained.ipynb #7a0ca767
 def test_an_int8_copy_is_not_saved():
     import tempfile
