@@ -1000,7 +1000,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:  # which it raises for the system's errors, too
-        if (found := re.search(r"os error (\d+)", str(error))) is None:
+        if (found := re.search(r"(?:os error |Os \{ code: )(\d+)", str(error))) is None:
             raise
         code = int(found[1])
         if os.name == "nt":
