@@ -131,8 +131,8 @@ class Cell:
             yield f"{self}: a cell is either exported or a test"
         if other := self.args("export"):
             yield f"{self}: `#| export {' '.join(other)}`: a notebook exports to one module; say `#| export` alone"
-        if (module := self.args("default_exp")) is not None and not _is_name(*module):
-            yield f"{self}: `#| default_exp` takes the name of one module of the package, such as `attention`"
+        if (module := self.args("default_exp")) is not None and not _is_module(*module):
+            yield f"{self}: `#| default_exp` takes one module of the package, such as `attention` or `workshop.files`"
         if (name := self.args("test")) and not _is_name(*name):
             yield f"{self}: `#| test {' '.join(name)}`: a test has one name, in letters, digits and underscores"
 
@@ -156,6 +156,10 @@ class Cell:
 
 def _is_name(*words: str) -> bool:
     return len(words) == 1 and words[0].isidentifier() and not keyword.iskeyword(words[0])
+
+
+def _is_module(*words: str) -> bool:
+    return len(words) == 1 and 1 <= len(parts := words[0].split(".")) <= 2 and all(map(_is_name, parts))
 
 
 def _late_directive(code: str) -> str | None:
@@ -198,6 +202,11 @@ class Notebook:
     @property
     def module(self) -> str | None:
         return next((c.args("default_exp")[0] for c in self.cells if c.args("default_exp")), None)
+
+    @property
+    def topic(self) -> str:
+        """The module's name without its folder: that of its test file."""
+        return (self.module or "").rpartition(".")[2]
 
     @property
     def exports(self) -> list[Cell]:
@@ -301,7 +310,7 @@ def export_tests(nb_path: str | Path, tests_dir: str | Path, package: str = "gpt
     if names:
         parts.append(_import_line(f"{package}.{nb.module}", sorted(names)))
     parts += [f"# {source} #{c.id}\n{c.source}" for c in nb.tests]
-    path = tests_dir / f"test_{nb.module}.py"
+    path = tests_dir / f"test_{nb.topic}.py"
     path.write_text("\n\n\n".join(parts) + "\n", encoding="utf-8", newline="\n")
     return path
 
@@ -355,7 +364,7 @@ class Project:
         tests = export_tests(staged, folder / "tests", self.package)  # refuses what is wrong with the notebook
         if nb.exports:
             nb_export(staged, lib_path=folder / self.package)
-            name = f"{self.package}/{nb.module}.py"
+            name = f"{self.package}/{(nb.module or '').replace('.', '/')}.py"
             made[name] = (folder / name).read_text(encoding="utf-8")
             if _docstring(made[name]) != nb.summary:
                 raise ExportError(f"{nb.name}: the sentence below the title cannot be a docstring: {nb.summary!r}")
@@ -375,13 +384,13 @@ class Project:
                 nb = Notebook.read(path, self.package)
             except (json.JSONDecodeError, KeyError, UnicodeDecodeError):
                 continue  # told where it is staged
-            if nb.module and (other := first.setdefault(nb.module, nb.name)) != nb.name:
+            if nb.module and (other := first.setdefault(nb.topic, nb.name)) != nb.name:
                 problems.append(f"{nb.name}: exports {self.package}.{nb.module}, as {other} does")
         return problems
 
     def stale(self, made: Iterable[str]) -> list[str]:
         """Return the generated modules and tests that no notebook makes (and nbdev's index of symbols, unused here)."""
-        there = [*(self.root / self.package).glob("*.py"), *(self.root / "tests").glob("test_*.py")]
+        there = [*(self.root / self.package).rglob("*.py"), *(self.root / "tests").glob("test_*.py")]
         names = [p.relative_to(self.root).as_posix() for p in there if GENERATED.search(p.read_text(encoding="utf-8"))]
         if (self.root / self.package / "_modidx.py").exists():
             names.append(f"{self.package}/_modidx.py")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
 from pybtex.database import Entry
 from pybtex.plugin import register_plugin
 from pybtex.style.formatting.alpha import Style as AlphaStyle
@@ -20,6 +21,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.environment.collectors.toctree import TocTreeCollector
 from sphinx.errors import SphinxError
 from sphinx.locale import _
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.math import get_node_equation_number
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,6 +51,54 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
         "pygments_lexer": "ipython3",
     }  # colors `!gpt2-book` and `%pip` as well
     source[0] = nbformat.writes(nb)
+
+
+# --- folds: a line that says what it opens, and one line for a run of tests ------------------------------------------------------
+
+RUN = 4  # so many tests in a row stand on the page by themselves
+
+
+def visit_fold(self, node: HideCodeCellNode) -> None:
+    """Name a fold by its words alone. (MyST-NB's `aria-label` hides them from a screen reader.)"""
+    words = [f'<p class="{kind} admonition-title">{self.encode(node[f"prompt_{key}"])}</p>' for kind, key in FOLDS]
+    self.body.append(f'<details class="admonition hide {" ".join(node["classes"])}"><summary>{"".join(words)}</summary>')
+
+
+def depart_fold(self, node: HideCodeCellNode) -> None:
+    self.body.append("</details>")
+
+
+FOLDS = (("collapsed", "show"), ("expanded", "hide"))
+
+
+class FoldRunsOfTests(SphinxPostTransform):
+    """Put more than `RUN` tests in a row below one line, `9 tests`, in which each is folded under its name."""
+
+    default_priority = 198  # before MyST-NB folds the cells
+    formats = ("html",)
+
+    def run(self, **kwargs) -> None:
+        for section in list(self.document.findall(nodes.section)):
+            runs: list[list[nodes.Node]] = [[]]
+            for child in section.children:
+                if isinstance(child, nodes.container) and "tag_tested" in child["classes"]:
+                    runs[-1].append(child)
+                elif not isinstance(child, nodes.comment) and runs[-1]:
+                    runs.append([])
+            for run in runs:
+                if len(run) > RUN:
+                    _fold_together(section, run)
+
+
+def _fold_together(section: nodes.section, run: list[nodes.Node]) -> None:
+    n = sum(1 + title.count(", ") for c in run if (title := c["prompt_show"]).startswith("Test"))
+    place = section.index(run[0])
+    for cell in run:
+        section.remove(cell)
+    fold = HideCodeCellNode(prompt_show=f"{n} tests", prompt_hide=f"{n} tests")
+    fold["classes"].append("tests")
+    fold.extend(run)
+    section.insert(place, nodes.container("", fold, classes=["cell", "tag_tested"]))
 
 
 # --- mathematics: TeX in the page, rendered by KaTeX when it is opened (_assets/math.js) -------------------------------------
@@ -151,4 +201,6 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", configure, priority=100)
     app.connect("source-read", read_notebook)
     app.connect("html-page-context", add_katex)
+    app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
+    app.add_post_transform(FoldRunsOfTests)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

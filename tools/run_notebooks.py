@@ -73,6 +73,14 @@ def directives(source: str) -> tuple[list[str], str]:
     return found, "\n".join(lines[n:]) if found else source
 
 
+def _test_title(words: Sequence[str], code: str) -> str:
+    """Return the line under which a test is folded: its name in words, or those of the functions in a bare cell."""
+    names = list(words) or re.findall(r"^(?:async )?def test_(\w+)\(", code, re.M)
+    if not names:
+        return "What the tests below use"
+    return f"Test{'s' * (len(names) > 1)}: {', '.join(name.replace('_', ' ') for name in names)}"
+
+
 def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
     """Strip a code cell's directives and leave their meaning in its metadata."""
     found, code = directives(cell.source)
@@ -82,6 +90,8 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
     for d in found:
         key, colon, value = (s.strip() for s in d.partition(":"))
         name = key.split()[0] if key else ""
+        if not colon and name == "test":
+            options["test"] = _test_title(key.split()[1:], code)
         if colon and key in OPTIONS:
             if key in options:
                 raise BookError(f"{where}: `{key}` is said twice")
@@ -100,7 +110,12 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
     if options.get("eval") == "false":
         tags.append("skip-execution")
     meta = {}
-    if options.get("code-fold") == "true":
+    if "test" in options:  # the page folds every test under its name
+        if "code-fold" in options:
+            raise BookError(f"{where}: `code-fold` in a test, which is folded anyway")
+        tags.append("hide-input")
+        meta |= {"code_prompt_show": options["test"], "code_prompt_hide": options["test"]}
+    elif options.get("code-fold") == "true":
         tags.append("hide-cell" if solution else "hide-input")  # a solution's outputs give it away as well
         what = "solution" if solution else "code"
         meta |= {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}

@@ -64,7 +64,7 @@ def one(tmp_path: Path, source: str, **metadata) -> nbformat.NotebookNode:
         ("#| hide\nx = 1", "x = 1", ["remove-cell"]),
         ("#| default_exp a", "", ["remove-cell"]),
         ("\n#| export\n#| hide_input\n\nx = 1", "x = 1", ["exported", "remove-input"]),
-        ("# | test name\nx = 1\n# a comment", "x = 1\n# a comment", ["tested"]),
+        ("# | test name\nx = 1\n# a comment", "x = 1\n# a comment", ["tested", "hide-input"]),
         ("#| eval: false\nx = 1", "x = 1", ["skip-execution"]),
         ("#| code-fold: true\nx = 1", "x = 1", ["hide-input"]),
         ("#| code-fold: false\nx = 1", "x = 1", []),
@@ -73,6 +73,20 @@ def one(tmp_path: Path, source: str, **metadata) -> nbformat.NotebookNode:
 def test_directives_become_tags(tmp_path: Path, source: str, code: str, tags: list[str]):
     cell = one(tmp_path, source)
     assert (cell.source, cell.metadata.get("tags", [])) == (code, tags)
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("#| test equals_the_other\nx = 1", "Test: equals the other"),
+        ("#| test\ndef test_one():\n    pass\n\n\ndef test_two_of_them():\n    pass", "Tests: one, two of them"),
+        ("#| test\nimport math", "What the tests below use"),
+    ],
+)
+def test_a_test_is_folded_under_its_name(tmp_path: Path, source: str, title: str):
+    meta = one(tmp_path, source).metadata
+    assert "hide-input" in meta["tags"]
+    assert meta["mystnb"]["code_prompt_show"] == meta["mystnb"]["code_prompt_hide"] == title
 
 
 def test_tags_of_the_cell_stay(tmp_path: Path):
@@ -107,6 +121,7 @@ def test_a_fold_below_exercises_is_a_solution(tmp_path: Path):
         ("#| fig-caption: A line\nx = 1", "unknown directive"),
         ("#| export: x\nx = 1", "unknown directive"),
         ("x = 1\n#| export", "stands below code"),
+        ("#| test a\n#| code-fold: true\nx = 1", "`code-fold` in a test"),
         ("#| label: fig-a\nx = 1", "`label` without a `fig-cap`"),
         ("#| fig-alt:\nx = 1", "`fig-alt` is empty"),
         ("#| fig-alt: a\n#| fig-alt: b\nx = 1", "said twice"),
@@ -298,6 +313,22 @@ def test_the_page_shows_what_the_directives_say(built: Book):
     assert page.count("Show code") == 1 and page.count("Show solution") == 1
     assert "tag_exported" in page and "tag_tested" in page
     assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
+
+
+def test_a_fold_says_its_name_to_a_screen_reader(built: Book):
+    page = built.page()
+    assert "Toggle hidden content" not in page
+    assert re.search(r'<summary><p class="collapsed[^>]*>Test: it</p>', page)
+
+
+def test_many_tests_in_a_row_take_one_line(book: Book):
+    few, many = ([new_code_cell(f"#| test {word}_{i}\nassert {i} < 9") for i in range(n)] for word, n in (("few", 4), ("many", 5)))
+    book.chapter([*CELLS, new_markdown_cell("## Few"), *few, new_markdown_cell("## Many"), *many])
+    rc, said = book.build()
+    assert rc == 0, said
+    few, many = book.page().split('id="few"')[1].split('id="many"')
+    assert few.count("<summary>") == 4
+    assert many.count("<summary>") == 6 and re.search(r'<summary><p class="collapsed[^>]*>5 tests</p>', many)
 
 
 def test_mathematics_is_left_to_katex(built: Book):

@@ -313,10 +313,29 @@ def test_an_export_needs_a_module(project, cell):
     assert "no cell says `#| default_exp`" in reason
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "a b", "class"])
-def test_a_module_has_a_name_and_no_folder(project, name):
+@pytest.mark.parametrize("name", ["", "a.b.c", "a.", "a b", "class", "a.class"])
+def test_a_module_has_a_name_and_at_most_one_folder(project, name):
     project.write("07_topic", f"#| default_exp {name}", HALVE)
-    assert project.refusal().startswith("nbs/07_topic.ipynb, cell 2: `#| default_exp` takes the name of one module")
+    assert project.refusal().startswith("nbs/07_topic.ipynb, cell 2: `#| default_exp` takes one module of the package")
+
+
+def test_a_module_in_a_folder(project):
+    project.write("07_topic", TOPIC, HALVE)
+    quarter = "#| export\nfrom book_lib.topic import halve\n\n\ndef quarter(x):\n    return halve(halve(x))"
+    path = project.write("80_files", "#| default_exp workshop.files", quarter, "#| test quarters\nassert quarter(4) == 1")
+    (project.root / "book_lib").mkdir()
+    for folder in ("book_lib", "book_lib/workshop"):
+        (project.root / folder).mkdir(exist_ok=True)
+        (project.root / folder / "__init__.py").touch()
+    export(project.root)
+    assert "from ..topic import halve\n" in project.read("book_lib/workshop/files.py")
+    assert "from book_lib.workshop.files import quarter\n" in project.read("tests/test_files.py")
+    assert "1 passed" in project.pytest()
+    project.write("81_other", "#| default_exp files", HALVE)  # would have the same test file
+    assert "exports book_lib.files, as nbs/80_files.ipynb does" in project.refusal()
+    path.unlink()
+    (project.root / "nbs" / "81_other.ipynb").unlink()
+    assert "book_lib/workshop/files.py: no notebook makes it; removed" in export(project.root)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpt2_book"
-MODULES = sorted(p.stem for p in PACKAGE.glob("[a-z]*.py"))
+_files = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("[a-z]*.py"))
+MODULES = {".".join(p.with_suffix("").parts): PACKAGE / p for p in _files}
 ASSETS = sorted(p for p in (PACKAGE / "assets").rglob("*") if p.is_file())
 # what no user needs: the book, its tools, its figures, and the independent references that the tests compare with
 UNWANTED = (
@@ -115,7 +116,7 @@ def imported(path: Path) -> set[str]:
 
 def test_what_the_package_imports_is_what_it_requires():
     """What an extra brings is imported within the functions that need it alone."""
-    used = set().union(*(imported(PACKAGE / f"{m}.py") for m in MODULES if m != "plots"))
+    used = set().union(*(imported(path) for m, path in MODULES.items() if m != "plots"))
     extras = [key for key in SETTINGS if key.endswith("_requirements")]
     assert used - set().union(*map(requirements, extras)) | {"torch"} == set(requirements("requirements"))
 
@@ -194,7 +195,7 @@ def test_the_wheel_holds_the_package_and_its_assets_and_nothing_else(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         modes = {name: wheel.getinfo(name).external_attr >> 16 & 0o777 for name in names}
-    expected = [*PACKAGE.glob("*.py"), PACKAGE / "py.typed", *ASSETS]  # py.typed: its annotations are for its users too
+    expected = [*PACKAGE.rglob("*.py"), PACKAGE / "py.typed", *ASSETS]  # py.typed: its annotations are for its users too
     assert names == {p.relative_to(ROOT).as_posix() for p in expected}
     assert {name: oct(mode) for name, mode in modes.items() if mode != 0o644} == {}
     assert {"config.json", "model.safetensors"} <= {p.name for p in ASSETS}

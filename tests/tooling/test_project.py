@@ -22,6 +22,8 @@ ini.read(ROOT / "settings.ini", encoding="utf-8")
 SETTINGS = ini["DEFAULT"]
 PROJECT = Project.read(ROOT)
 NOTEBOOKS = {path.stem: path for path in PROJECT.notebooks()}
+_files = sorted((ROOT / PROJECT.package).rglob("*.py"))
+MODULES = {".".join(p.relative_to(ROOT / PROJECT.package).with_suffix("").parts): p for p in _files}
 CHAPTERS = [
     name for name in NOTEBOOKS if re.match(r"[0-8]\d_", name) and not name.startswith("00_")
 ]  # not the appendices
@@ -175,17 +177,17 @@ def test_export_cells_hold_one_idea(name):
 def test_the_export_is_in_step(tmp_path):
     shutil.copy(ROOT / "settings.ini", tmp_path)
     for folder, pattern in ((PROJECT.nbs, "*.ipynb"), (PROJECT.package, "*.py"), ("tests", "test_*.py")):
-        (tmp_path / folder).mkdir()
-        for path in (ROOT / folder).glob(pattern):
-            shutil.copy(path, tmp_path / folder)
+        for path in (ROOT / folder).rglob(pattern):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
     assert export(tmp_path) == [], "run `make export`"
 
 
 def test_every_chapter_has_its_module_and_its_tests():
-    modules = {Notebook.read(NOTEBOOKS[name], PROJECT.package).module for name in EXPORTING}
-    assert None not in modules
-    by_hand = {"__init__", "__main__"}
-    assert {p.stem for p in (ROOT / PROJECT.package).glob("*.py")} - by_hand == modules
+    chapters = [Notebook.read(NOTEBOOKS[name], PROJECT.package) for name in EXPORTING]
+    assert {p for p in MODULES if "__" not in p} == {c.module for c in chapters}
+    modules = {c.topic for c in chapters}
     generated = [p for p in (ROOT / "tests").glob("test_*.py") if GENERATED.search(p.read_text(encoding="utf-8"))]
     assert {p.stem.removeprefix("test_") for p in generated} == modules
 
@@ -198,12 +200,17 @@ def test_every_notebook_is_in_the_list_of_changes():
 def test_modules_import_one_another_in_one_direction():
     """Also within functions. What only notebooks import, no module imports."""
     graph = {}
-    for path in (ROOT / PROJECT.package).glob("*.py"):
+    for module, path in MODULES.items():
         if path.stem == "__init__":
             continue
-        text = path.read_text(encoding="utf-8").replace(f"from {PROJECT.package}.", "from .")
-        nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom) and n.level]
-        graph[path.stem] = {n.module or alias.name for n in nodes for alias in n.names}
+        package = [PROJECT.package, *module.split(".")[:-1]]
+        nodes = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ImportFrom)]
+        graph[module] = set()
+        for node in nodes:
+            home = [*package[: len(package) + 1 - node.level], node.module] if node.level else [node.module]
+            home = ".".join(filter(None, home)).removeprefix(PROJECT.package).removeprefix(".")
+            graph[module] |= {home, *(f"{home}.{alias.name}".removeprefix(".") for alias in node.names)}
+    assert graph["model"] >= {"block", "embedding"} and graph["cli"] >= {"pretrained"}  # or nothing would be seen
     assert "plots" not in set().union(*graph.values())
     assert "model" not in graph["pretrained"] | graph["sampling"]
     while graph:  # take away what needs nothing that is left
