@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.bert import BertClassifier, BertConfig, BertForPreTraining, PretrainingObjective, Special
+from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
 from gpt2_book.evaluation import MultipleChoice, answer_questions, evaluate_text, loss_by_position
 from gpt2_book.finetuning import (
@@ -29,7 +30,7 @@ from gpt2_book.finetuning import (
     save_adapters,
 )
 from gpt2_book.kv_cache import int8
-from gpt2_book.pretrained import first_difference, load_tokenizer
+from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.sampling import complete, pad_left
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpt2_book.training import Checkpoints, TrainConfig, Trainer, evaluate, set_seed
