@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from .attention import causal_mask
+from .kv_cache import Ends, KVCache, LayerCache
 from .model import GPT, GPTConfig
+from .model import forward_flops as dense_flops
 from .optim import batch_size_ramp, warmup_cosine
 from .pretrained import ModelFiles, all_or_nothing, weight_files, write_tensors
 
 # %% auto #0
-__all__ = ['SIZES', 'NEO_NEEDED', 'Size', 'config', 'fold_biases', 'to_gpt_neo', 'save_gpt_neo', 'neo_fields', 'from_gpt_neo',
-           'neo_tensor', 'plan']
+__all__ = ['SIZES', 'NEO_NEEDED', 'Size', 'GPT3Config', 'config', 'forward_flops', 'band_mask', 'attend_in_band', 'BandKernel',
+           'within', 'GPT3', 'fold_biases', 'to_gpt_neo', 'save_gpt_neo', 'neo_fields', 'from_gpt_neo', 'neo_tensor',
+           'BandedEnds', 'Ring', 'BandedCache', 'plan']
 
 # %% ../nbs/43_gpt3.ipynb #00a47d48
 @dataclass(frozen=True)
@@ -50,8 +57,25 @@ SIZES = {
     "gpt3-175b": Size(175.0e9, 96, 12288, 96, 128, 3.2e6, 0.6e-4),
 }
 
+# %% ../nbs/43_gpt3.ipynb #15783561
+@dataclass(frozen=True)
+class GPT3Config(GPTConfig):
+    """The shape of a GPT-3: that of a GPT-2, and how far every second layer looks back."""
+
+    band: int | None = None  # tokens that the second, fourth, ... layer sees; all where it is not set
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.band is not None and (not isinstance(self.band, int) or self.band < 1):
+            raise ValueError(f"band must be None or a whole number of at least 1, not {self.band!r}")
+
+    @property
+    def bands(self) -> tuple[int | None, ...]:
+        """How many tokens each layer sees, None for all. Dense and banded layers take turns, a dense one first."""
+        return tuple(self.band if i % 2 else None for i in range(self.n_layer))
+
 # %% ../nbs/43_gpt3.ipynb #c85dc4be
-def config(name: str, *, band: int | None = None, **changes) -> GPTConfig:
+def config(name: str, *, band: int | None = None, **changes) -> GPT3Config:
     """Return the configuration of one of GPT-3's sizes, with a context of 2048 tokens.
 
     Two rows of the table do not fit together; there the size of a head is kept, and the width or the number of heads
@@ -59,7 +83,7 @@ def config(name: str, *, band: int | None = None, **changes) -> GPTConfig:
 
     Args:
         band: how many tokens every second layer sees. The paper does not give the number.
-        changes: other fields of :class:`gpt2_book.model.GPTConfig`.
+        changes: other fields of :class:`GPT3Config`.
 
     Raises:
         ValueError: when there is no such size, naming those that there are.
@@ -71,7 +95,137 @@ def config(name: str, *, band: int | None = None, **changes) -> GPTConfig:
     size = SIZES[name]
     width = size.d_model // size.d_head * size.d_head  # 5140 becomes 5120
     shape = {"n_layer": size.n_layer, "n_head": width // size.d_head, "n_embd": width}
-    return GPTConfig(**{"block_size": 2048, **shape, "band": band, **changes})
+    return GPT3Config(**{"block_size": 2048, **shape, "band": band, **changes})
+
+# %% ../nbs/43_gpt3.ipynb #ba8c7051
+def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, int]:
+    """Count the operations of a forward pass by part, as :func:`gpt2_book.model.forward_flops` does, with the bands.
+
+    A layer with a band compares each token with two bands of keys, since it works in blocks.
+    """
+    T = n_tokens or config.block_size
+    widths = [min(T, band or T) for band in config.bands]
+    pairs = sum(2 * T * w - w * w for w in widths)
+    return dense_flops(config, T) | {"attention, averages": 2 * 2 * pairs * config.n_embd}
+
+# %% ../nbs/43_gpt3.ipynb #b7fd7a7c
+def band_mask(
+    T: int, S: int | None = None, *, band: int, real: Tensor | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """:func:`gpt2_book.attention.causal_mask` for queries that look back over ``band`` keys, their own included.
+
+    Shapes:
+        real: (B, S), False where a row is padded
+        returns boolean (T, S), or with ``real`` (B, 1, T, S)
+
+    Raises:
+        ValueError: when ``band`` is below 1, or as for the mask without a band.
+
+    Source: Brown et al. (2020), section 2.1; Child et al. (2019), section 4.
+    """
+    if band < 1:
+        raise ValueError(f"band must be at least 1, a query's own key, not {band}")
+    past = causal_mask(T, S, real=real, device=device)
+    near = causal_mask(T, S, device=past.device).triu((T if S is None else S) - T - band + 1)  # (T, S)
+    return past & near
+
+# %% ../nbs/43_gpt3.ipynb #1a50c55a
+def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int, dropout_p: float = 0.0) -> Tensor:
+    """Causal attention to the nearest ``band`` keys, a query's own included, at a cost that is linear in T.
+
+    The queries are the last T of the S positions. Blocks are only used where T = S, as in training.
+
+    Shapes:
+        q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
+
+    Source:
+        Brown et al. (2020), section 2.1; Child et al. (2019), section 4, for sparse masks.
+    """
+    (B, H, T, D), S, attend = q.shape, k.size(2), F.scaled_dot_product_attention
+    if T < S or S <= band:
+        mask = None if S <= band and T in (1, S) else band_mask(T, S, band=band, device=q.device)  # (T, S)
+        return attend(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and T == S)
+    w, n = band, -(-T // band) - 1  # n blocks come after the first, which has none before it
+    y = attend(q[:, :, :w], k[:, :, :w], v[:, :, :w], attn_mask=None, dropout_p=dropout_p, is_causal=True)
+    fill = (0, 0, 0, (n + 1) * w - T)  # zeros that no real token sees, up to a full block
+    q = F.pad(q[:, :, w:], fill).reshape(B, H * n, w, D)
+    k, v = (F.pad(z, fill).unfold(2, 2 * w, w).mT.reshape(B, H * n, 2 * w, D) for z in (k, v))
+    mask = band_mask(w, 2 * w, band=w, device=q.device)  # (w, 2w), the same for all blocks
+    rest = attend(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=False)  # (B, Hn, w, D)
+    return torch.cat([y, rest.reshape(B, H, n * w, D)], dim=2)[:, :, :T]  # (B, H, T, D)
+
+# %% ../nbs/43_gpt3.ipynb #a7412ac4
+class BandKernel:
+    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over ``band`` keys, or obeys a mask."""
+
+    def __init__(self, band: int):
+        self.band = band
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if attn_mask is None:
+            return attend_in_band(q, k, v, band=self.band, dropout_p=dropout_p)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
+
+
+def within(allowed: Tensor | None, T: int, band: int, cache: KVCache | None = None) -> Tensor | None:
+    """Return the mask for T new tokens in a layer with a band, from that of a layer that sees all.
+
+    Args:
+        allowed: as from :func:`gpt2_book.kv_cache.places`, called before.
+
+    Shapes:
+        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or None where the kernel knows
+
+    Raises:
+        ValueError: when the cache was made for a band of another width.
+    """
+    start = 0 if cache is None else cache.length - T
+    if cache is not None and (width := getattr(cache, "band", None)) != min(band, cache.size):
+        raise ValueError(f"the cache is made for a band of {width}, the model has {band}")
+    if cache is not None and T == 1:
+        held: Tensor = vars(cache.ends)["held"]
+        return None if allowed is None else allowed[..., held.clamp(min=0)] & (held >= 0)  # (..., 1, held)
+    if allowed is None and start == 0:
+        return None
+    first = max(0, start - band + 1)
+    device = None if allowed is None else allowed.device
+    near = band_mask(T, start + T - first, band=band, device=device)
+    return near if allowed is None else allowed[..., first : start + T] & near  # (..., T, S - first)
+
+# %% ../nbs/43_gpt3.ipynb #461b64d5
+class GPT3(GPT):
+    """A GPT whose second, fourth, ... layers look back over a band; in all else it is one.
+
+    Source: Brown et al. (2020), section 2.1.
+    """
+
+    config_class = GPT3Config
+    config: GPT3Config
+
+    def __init__(self, config: GPT3Config):
+        super().__init__(config)
+        for block, band in zip(self.transformer.h, config.bands):
+            if band is not None:
+                block.attn.attend = BandKernel(band)
+
+    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache | None) -> Tensor:
+        parts, band = self.transformer, self.config.band
+        x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
+        near = allowed if band is None else within(allowed, idx.size(1), band, cache)
+        for i, block in enumerate(parts.h):
+            x = block(x, mask=near if i % 2 else allowed, cache=None if cache is None else cache[i])
+        return parts.ln_f(x)
+
+    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
+        """Make a cache whose banded layers keep no more than their band."""
+        c, wpe = self.config, self.transformer.wpe.weight
+        if c.band is None:
+            return super().empty_cache(batch, size=size, dtype=dtype)
+        how: dict[str, Any] = {"batch": batch, "dtype": dtype or wpe.dtype, "device": wpe.device}
+        return BandedCache(c.bands, c.n_head, c.n_embd // c.n_head, size or c.block_size, **how)
 
 # %% ../nbs/43_gpt3.ipynb #626efa6b
 def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, Tensor]:
@@ -101,7 +255,7 @@ def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, 
     return {name: tensor.to(dtype).contiguous() for name, tensor in found.items()}
 
 # %% ../nbs/43_gpt3.ipynb #ce347b4d
-def to_gpt_neo(model: GPT) -> tuple[dict, dict[str, Tensor]]:
+def to_gpt_neo(model: GPT3) -> tuple[dict, dict[str, Tensor]]:
     """Return the content of GPT-Neo's ``config.json`` and the weights under its names.
 
     Raises:
@@ -127,7 +281,7 @@ def to_gpt_neo(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     }, state  # fmt: skip
 
 
-def save_gpt_neo(model: GPT, folder: str | os.PathLike) -> None:
+def save_gpt_neo(model: GPT3, folder: str | os.PathLike) -> None:
     """Write what Hugging Face's ``GPTNeoForCausalLM`` loads: ``config.json`` and ``model.safetensors``."""
     hub, state = to_gpt_neo(model)
     with all_or_nothing(Path(folder)) as inside:
@@ -140,7 +294,7 @@ NEO_NEEDED = ("attention_types", "num_layers", "hidden_size", "num_heads", "max_
 
 
 def neo_fields(hub: dict) -> dict:
-    """Translate GPT-Neo's ``config.json`` into the fields of ``GPTConfig``.
+    """Translate GPT-Neo's ``config.json`` into the fields of :class:`GPT3Config`.
 
     Raises:
         ValueError: when the configuration asks for what is not implemented.
@@ -167,7 +321,7 @@ def neo_fields(hub: dict) -> dict:
     }  # fmt: skip
 
 
-def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype: torch.dtype = torch.float32) -> GPT:
+def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype: torch.dtype = torch.float32) -> GPT3:
     """Load a GPT-Neo from a folder or the hub, in eval mode.
 
     Raises:
@@ -181,9 +335,9 @@ def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype:
         hub = dict(json.loads(path.read_text(encoding="utf8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    c = GPTConfig(**neo_fields(hub))
+    c = GPT3Config(**neo_fields(hub))
     theirs = {key: tensor for file in weight_files(files) for key, tensor in load_file(file).items()}
-    model = GPT(c).to(dtype)
+    model = GPT3(c).to(dtype)
     try:
         model.load_state_dict({ours: neo_tensor(ours, theirs, c) for ours in model.state_dict()})
     except (KeyError, RuntimeError) as error:
@@ -191,7 +345,7 @@ def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype:
     return model.eval()
 
 # %% ../nbs/43_gpt3.ipynb #be41430c
-def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPTConfig) -> Tensor:
+def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPT3Config) -> Tensor:
     """Return the tensor that goes by ``ours`` in our state dict, made of those of a GPT-Neo."""
     if ".attn." not in ours:
         tied = ours == "lm_head.weight" and config.tie_weights
@@ -203,6 +357,80 @@ def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPTConfig) -> Tenso
         return torch.zeros(3 * config.n_embd)
     q, k, v = (theirs[neo.replace("c_attn", f"{part}_proj")] for part in "qkv")
     return torch.cat([q * (config.n_embd // config.n_head) ** 0.5, k, v])  # (3C, C)
+
+# %% ../nbs/43_gpt3.ipynb #f6befe5f
+class BandedEnds(Ends):
+    """What the layers of a cache with bands share: where the new tokens go in a ring, and which ones it holds."""
+
+    slots: Tensor  # the places of the new tokens, (band,) at most
+    past: Tensor  # of those before them, in order, (band - 1,) at most
+    held: Tensor  # the token in each place, below 0 where there is none
+
+
+class Ring(LayerCache):
+    """The keys and values of a layer that looks back over a band: each new token takes the place of the oldest.
+
+    What has left the band is gone, so a ring cannot be set back to an earlier length.
+
+    Shapes:
+        keys and values: (B, H, band, D)
+    """
+
+    ends: BandedEnds
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values, (B, H, T, D); return those that some of them may see.
+
+        One token gets those in the ring, in the order of its places. Several get the past, then themselves.
+        """
+        return self.turn(self.keys, k), self.turn(self.values, v)
+
+    def turn(self, kept: Tensor, new: Tensor) -> Tensor:
+        ends, new, T = self.ends, new.to(kept.dtype), new.size(2)
+        past = None if T == 1 else kept[:, :, ends.past]  # (B, H, band - 1, D) at most
+        kept.index_copy_(2, ends.slots, new[:, :, T - ends.slots.size(0) :])
+        return kept[:, :, : ends.held.size(0)] if past is None else torch.cat([past, new], dim=2)
+
+# %% ../nbs/43_gpt3.ipynb #33d59e66
+class BandedCache(KVCache):
+    """A :class:`gpt2_book.kv_cache.KVCache` whose banded layers keep their band and nothing else, see :class:`Ring`.
+
+    Args:
+        bands: for each layer how many tokens it looks back over, None for all, as in :attr:`GPT3Config.bands`.
+
+    Shapes:
+        each layer's keys and values: (batch, n_head, size, head_size), or with a band (batch, n_head, band, head_size)
+    """
+
+    ends: BandedEnds
+
+    def __init__(self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *, batch: int = 1, **how: Any):
+        widths = {min(band, size) for band in bands if band is not None}
+        if len(widths) != 1:
+            raise ValueError(f"need one width for the bands of {len(bands)} layers, not {list(bands)}")
+        self.band = widths.pop()
+        super().__init__(0, n_head, head_size, size, batch=batch, **how)
+        self.ends = BandedEnds()
+        self.layers = [
+            (LayerCache if band is None else Ring)(
+                self.ends, (batch, n_head, size if band is None else self.band, head_size), **how
+            )
+            for band in bands
+        ]
+        self.reset()
+
+    def grow(self, T: int) -> int:
+        start, end = super().grow(T), self.length
+        slots = torch.arange(max(start, end - self.band), end, device=self.device)
+        past = torch.arange(max(0, start - self.band + 1), start, device=self.device)
+        self.ends.slots, self.ends.past = slots % self.band, past % self.band
+        return start
+
+    def show(self, n: int) -> None:
+        super().show(n)
+        places = torch.arange(min(n, self.band), device=self.device)
+        behind = (self.length - 1 - places) % self.band
+        self.ends.held = self.length - 1 - behind  # below 0 where there is none
 
 # %% ../nbs/43_gpt3.ipynb #fb0fe171
 def plan(name: str, seen: int, *, ramp: int = 4_000_000_000, multiple: int = 2048) -> tuple[int, float]:

@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 from .attention import as_mask, causal_mask
 
 # %% auto #0
-__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'Ring', 'places', 'within', 'multiply_and_sum', 'in_blocks', 'attend_one',
-           'multiply_one', 'ReadFast', 'quicken', 'decoding', 'Int8Linear', 'to_int8', 'Int8Embedding', 'shared_copy',
-           'int8', 'decode_one', 'decode_one_fast', 'keep_in_place', 'compiled', 'few_threads', 'NextLogits',
+__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'places', 'multiply_and_sum', 'in_blocks', 'attend_one', 'multiply_one',
+           'ReadFast', 'quicken', 'decoding', 'Int8Linear', 'to_int8', 'Int8Embedding', 'shared_copy', 'int8',
+           'decode_one', 'decode_one_fast', 'keep_in_place', 'show_all', 'compiled', 'few_threads', 'NextLogits',
            'CachedLogits', 'kept_cache', 'on_a_graph', 'hooked']
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
@@ -33,9 +33,6 @@ class Ends:
 
     position: Tensor  # (T,), the places of the new tokens
     visible: int  # so many places are shown
-    slots: Tensor  # of a ring: the places of the new tokens, of those before them,
-    past: Tensor
-    held: Tensor  # and the token in each place, below 0 where there is none
 
 
 class LayerCache:
@@ -60,40 +57,22 @@ class KVCache:
 
     Args:
         size: the most tokens that fit.
-        fixed: always show all ``size`` positions, so that no shape changes from step to step, as a CUDA graph
-            asks for; the mask then hides those that are still empty.
-        bands: for each layer how many tokens it looks back over, None for all of them, as in
-            :attr:`gpt2_book.model.GPTConfig.bands`. A layer with a band keeps no more than that, see :class:`Ring`.
 
     Shapes:
-        each layer's keys and values: (batch, n_head, size, head_size), or with a band (batch, n_head, band, head_size)
+        each layer's keys and values: (batch, n_head, size, head_size)
 
     Source: Pope et al. (2023), section 2.1.
     """
 
+    layers: Sequence[LayerCache]
+
     def __init__(
-        self,
-        n_layer: int,
-        n_head: int,
-        head_size: int,
-        size: int,
-        *,
-        batch: int = 1,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        fixed: bool = False,
-        bands: Sequence[int | None] = (),
-    ):
-        self.size, self.batch, self.fixed, self.device, self.length = size, batch, fixed, device, 0
-        bands = [None if band is None else min(band, size) for band in bands] or [None] * n_layer
-        if len(bands) != n_layer or len(set(bands) - {None}) > 1:
-            raise ValueError(f"need one width for the bands of {n_layer} layers, not {bands}")
-        self.band = max((band for band in bands if band is not None), default=None)
-        self.ends, how = Ends(), {"dtype": dtype, "device": device}
-        self.layers = [
-            (LayerCache if band is None else Ring)(self.ends, (batch, n_head, band or size, head_size), **how)
-            for band in bands
-        ]
+        self, n_layer: int, n_head: int, head_size: int, size: int, *, batch: int = 1,
+        dtype: torch.dtype = torch.float32, device: torch.device | str | None = None,
+    ):  # fmt: skip
+        self.size, self.batch, self.device, self.length, self.ends = size, batch, device, 0, Ends()
+        shape, how = (batch, n_head, size, head_size), {"dtype": dtype, "device": device}
+        self.layers = [LayerCache(self.ends, shape, **how) for _ in range(n_layer)]
         self.reset()
 
     def __getitem__(self, layer: int) -> LayerCache:
@@ -108,20 +87,13 @@ class KVCache:
         start, end = self.length, self.length + T
         if end > self.size:
             raise ValueError(f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
-        self.length, self.ends.visible = end, self.size if self.fixed else end
-        self.ends.position = torch.arange(start, end, device=self.device)  # (T,)
-        if self.band is not None:
-            self.turn(start, end, self.band)
+        self.length, self.ends.position = end, torch.arange(start, end, device=self.device)  # (T,)
+        self.show(end)
         return start
 
-    def turn(self, start: int, end: int, band: int) -> None:
-        """Say where the new tokens stand in a ring, where those before them do, and which tokens are left in it."""
-        slots = torch.arange(max(start, end - band), end, device=self.device)
-        past = torch.arange(max(0, start - band + 1), start, device=self.device)
-        self.ends.slots, self.ends.past = slots % band, past % band  # at most (band,) and (band - 1,), in order
-        n = band if self.fixed else min(end, band)
-        behind = (end - 1 - torch.arange(n, device=self.device)) % band
-        self.ends.held = end - 1 - behind  # (n,)
+    def show(self, n: int) -> None:
+        """Have each layer return its first ``n`` places; what is empty among them, a mask must hide."""
+        self.ends.visible = n
 
     def reset(self) -> None:
         """Forget everything; the memory stays."""
@@ -133,29 +105,6 @@ class KVCache:
         for layer in self.layers:
             for kept in (layer.keys, layer.values):
                 kept[:, :, : self.length] = kept[rows, :, : self.length]
-
-# %% ../nbs/23_kv_cache.ipynb #4b2051d9
-class Ring(LayerCache):
-    """The keys and values of a layer that looks back over a band: each new token takes the place of the oldest.
-
-    What has left the band is gone, so a ring cannot be set back to an earlier length.
-
-    Shapes:
-        keys and values: (B, H, band, D)
-    """
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values, (B, H, T, D); return those that some of them may see.
-
-        One token gets those in the ring, in the order of its places. Several get the past, then themselves.
-        """
-        return self.turn(self.keys, k), self.turn(self.values, v)
-
-    def turn(self, kept: Tensor, new: Tensor) -> Tensor:
-        ends, new, T = self.ends, new.to(kept.dtype), new.size(2)
-        past = None if T == 1 else kept[:, :, ends.past]  # (B, H, band - 1, D) at most
-        kept.index_copy_(2, ends.slots, new[:, :, T - ends.slots.size(0) :])
-        return kept[:, :, : ends.held.size(0)] if past is None else torch.cat([past, new], dim=2)
 
 # %% ../nbs/23_kv_cache.ipynb #80472263
 def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
@@ -180,37 +129,7 @@ def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
     else:
         where = (mask.long().cumsum(1) - 1).clamp(min=0)[:, start:]  # (B, T)
         allowed = causal_mask(T, S, real=mask)  # (B, 1, T, S)
-    if cache is not None and cache.fixed:
-        allowed = causal_mask(T, S, device=idx.device) if allowed is None else allowed
-        allowed = F.pad(allowed, (0, cache.size - S))  # the rest is empty
     return where, allowed
-
-# %% ../nbs/23_kv_cache.ipynb #527e11de
-def within(
-    allowed: Tensor | None, T: int, band: int | None, cache: KVCache | None = None
-) -> Tensor | int | None:
-    """Return the mask for T new tokens in a layer with a band, from that of a layer that sees all.
-
-    Args:
-        allowed: as from :func:`places`, called before.
-        band: how many tokens the layer looks back over, None for all of them.
-
-    Shapes:
-        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns)
-
-    Raises:
-        ValueError: when the cache was made for a band of another width.
-    """
-    if cache is not None and cache.band != (None if band is None else min(band, cache.size)):
-        raise ValueError(f"the cache is made for a band of {cache.band}, the model has {band}")
-    if band is None or allowed is None:
-        return allowed if band is None else band
-    if cache is not None and T == 1:
-        return allowed[..., cache.ends.held.clamp(min=0)] & (cache.ends.held >= 0)  # (..., 1, held)
-    start = 0 if cache is None else cache.length - T
-    first = max(0, start - band + 1)
-    near = causal_mask(T, start + T - first, band=band, device=allowed.device)
-    return allowed[..., first : start + T] & near  # (..., T, S - first)
 
 # %% ../nbs/23_kv_cache.ipynb #1c2ea088
 def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -479,6 +398,18 @@ def keep_in_place(cache: KVCache) -> KVCache:
     return cache
 
 
+def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
+    """Have one new token see all of the cache's memory, so that no shape changes; the mask hides what is empty.
+
+    Shapes:
+        allowed: as from :func:`gpt2_book.kv_cache.places`, (..., 1, S), to (..., 1, size)
+    """
+    cache.show(cache.size)
+    if allowed is None:
+        return (torch.arange(cache.size, device=cache.device) < cache.length)[None]  # (1, size)
+    return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
+
+
 @once
 def compiled(device: str) -> Callable[..., Tensor]:
     """Return :func:`decode_one`, compiled: for any length on a CPU, as one CUDA graph on a GPU.
@@ -570,19 +501,19 @@ class CachedLogits(NextLogits):
                 return self.model.next_logits(new, mask=mask, cache=self.cache)
         new = new.clone(memory_format=torch.contiguous_format)  # a slice of a text has strides of that text's length
         where, allowed = places(new, mask, self.cache)
+        if self.cache is not None and on_a_graph(new.device):
+            allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, fast=False):
             return compiled(new.device.type)(self.model, new, where, allowed, self.cache).clone()
 
     def empty_cache(self, batch: int) -> KVCache:
         """Make a cache for the model as it is now, for so many rows."""
-        config, wpe = self.model.config, self.model.transformer.wpe.weight
-        fixed, dtype = self.compile and on_a_graph(wpe.device), wpe.dtype
-        kernels = {vars(module).get("attend", F.scaled_dot_product_attention) for module in self.modules}
-        if wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile and len(kernels) == 1:
-            dtype = torch.float32  # as attend_one computes: nothing is converted twice
-        cache = KVCache(config.n_layer, config.n_head, config.n_embd // config.n_head, config.block_size,
-                        batch=batch, dtype=dtype, device=wpe.device, fixed=fixed, bands=config.bands)  # fmt: skip
-        return keep_in_place(cache) if fixed else cache
+        wpe = self.model.transformer.wpe.weight
+        on_cpu, kernels = wpe.device.type == "cpu", {vars(m).get("attend", F.scaled_dot_product_attention) for m in self.modules}
+        as_computed = wpe.element_size() == 2 and on_cpu and not self.compile and len(kernels) == 1
+        # what attend_one computes in: nothing is converted twice
+        cache = self.model.empty_cache(batch, dtype=torch.float32 if as_computed else None)
+        return keep_in_place(cache) if self.compile and on_a_graph(wpe.device) else cache
 
     def reorder(self, rows: Tensor) -> None:
         """Let row ``b`` go on from what row ``rows[b]`` has read; ``rows`` is (B,)."""

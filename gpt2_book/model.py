@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from . import pretrained, sampling
 from .block import Block
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import CachedLogits, KVCache, NextLogits, places, within
+from .kv_cache import CachedLogits, KVCache, NextLogits, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 
@@ -49,26 +49,18 @@ class GPTConfig:
     bias: bool = True  # in linear layers and layer norms
     layer_norm_epsilon: float = 1e-5
     tie_weights: bool = True  # the head shares the token embedding's matrix
-    band: int | None = None  # how many tokens every second layer sees, as in GPT-3; all where it is not set
 
     def __post_init__(self):
         for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{field} must be a whole number of at least 1, not {value!r}")
-        if self.band is not None and (not isinstance(self.band, int) or self.band < 1):
-            raise ValueError(f"band must be None or a whole number of at least 1, not {self.band!r}")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd = {self.n_embd} is not divisible by n_head = {self.n_head}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.layer_norm_epsilon <= 0:
             raise ValueError(f"layer_norm_epsilon must be above 0, not {self.layer_norm_epsilon}")
-
-    @property
-    def bands(self) -> tuple[int | None, ...]:
-        """How many tokens each layer sees, None for all. Dense and banded layers take turns, a dense one first."""
-        return tuple(self.band if i % 2 else None for i in range(self.n_layer))
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
 GPT2_SIZES = {
@@ -150,6 +142,7 @@ class Generates:
 class Saved(nn.Module):
     """Loading and saving for a model that is built from a :class:`GPTConfig`."""
 
+    config_class: ClassVar[type[GPTConfig]] = GPTConfig
     config: GPTConfig
     transformer: Any  # its parts go by their names
     lm_head: nn.Linear
@@ -172,8 +165,10 @@ class Saved(nn.Module):
                 implemented, or a tensor is missing, left over or of a wrong shape.
         """
         checkpoint = pretrained.open_checkpoint(name, revision=revision)
+        if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
+            raise ValueError(f"{name} is no {cls.__name__}: its config.json has {', '.join(sorted(other))}")
         with torch.device("meta"), pretrained.NoDraws():
-            model = cls(GPTConfig(**checkpoint.fields))
+            model = cls(cls.config_class(**checkpoint.fields))
         shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
         state = checkpoint.read(shapes, dtype=dtype, device=device, mapped=mapped)
         model.load_state_dict(state, assign=True)
@@ -188,7 +183,7 @@ class Saved(nn.Module):
         Files of more than ``max_shard_size`` are split.
 
         Args:
-            own_format: what Hugging Face's GPT-2 cannot express, a model without biases or with a band, is
+            own_format: what Hugging Face's GPT-2 cannot express, a model without biases, say, is
                 written so that only :meth:`from_pretrained` loads it, and a warning says so. Otherwise it is refused.
 
         Raises:
@@ -196,7 +191,7 @@ class Saved(nn.Module):
             OSError: when the disk is full, for instance; what stood in the folder is left as it was.
         """
         how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size, "own_format": own_format}
-        pretrained.save_checkpoint(folder, asdict(self.config), self.state_dict(), **how)
+        pretrained.save_checkpoint(folder, self._fields(), self.state_dict(), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
         """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the commit's address.
@@ -206,7 +201,10 @@ class Saved(nn.Module):
                 as for :func:`gpt2_book.pretrained.push_checkpoint`.
         """
         how["tokenizer"] = tokenizer
-        return pretrained.push_checkpoint(repo_id, asdict(self.config), self.state_dict(), **how)
+        return pretrained.push_checkpoint(repo_id, self._fields(), self.state_dict(), **how)
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self.config).items() if value is not None}
 
 # %% ../nbs/20_gpt2.ipynb #e2ec3268
 class Located(nn.Module):
@@ -279,10 +277,8 @@ class GPT(Generates, Saved, Located):
         """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys ``allowed``."""
         parts = self.transformer
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        near = within(allowed, idx.size(1), self.config.band, cache)
-        for i, (block, band) in enumerate(zip(parts.h, self.config.bands)):
-            mask = allowed if band is None else near
-            x = block(x, mask=mask, cache=None if cache is None else cache[i])
+        for i, block in enumerate(parts.h):
+            x = block(x, mask=allowed, cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
     def forward(
@@ -295,6 +291,12 @@ class GPT(Generates, Saved, Located):
             raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0 where nothing counts
+
+    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
+        """Make a cache for so many rows, as long as the context where ``size`` does not say otherwise."""
+        c, wpe = self.config, self.transformer.wpe.weight
+        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
+        return KVCache(*shape, batch=batch, dtype=dtype or wpe.dtype, device=wpe.device)
 
     def next_logits(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
@@ -321,15 +323,12 @@ def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, i
     Args:
         n_tokens: the length of the sequence, ``block_size`` by default.
 
-    A layer with a band compares each token with two bands of keys, since it works in blocks.
-
     Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
     """
     T, L, C = n_tokens or config.block_size, config.n_layer, config.n_embd
-    widths = [min(T, band or T) for band in config.bands]
     return {
         "attention, matrices": 2 * T * L * 4 * C * C,
-        "attention, averages": sum(2 * 2 * (2 * T * w - w * w) * C for w in widths),
+        "attention, averages": 2 * 2 * T * T * L * C,
         "feed-forward": 2 * T * L * 8 * C * C,
         "head": 2 * T * config.vocab_size * C,
     }

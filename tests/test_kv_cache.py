@@ -30,30 +30,23 @@ def tiny_gpt(dtype=torch.float64, **config):
     return model.to(dtype).requires_grad_(False)
 
 
-def cache_for(model, **how):
-    c = model.config
-    dtype = model.transformer.wpe.weight.dtype
-    return KVCache(c.n_layer, c.n_head, c.n_embd // c.n_head, c.block_size, dtype=dtype, **how)
-
-
 # ../nbs/23_kv_cache.ipynb #2cb26253
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     chunks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
     padding=st.lists(st.integers(0, 23), min_size=1, max_size=3),
     masked=st.booleans(),
-    fixed=st.booleans(),
     single=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_the_cache_equals_the_full_pass(chunks, padding, masked, fixed, single, seed):
+def test_the_cache_equals_the_full_pass(chunks, padding, masked, single, seed):
     model = tiny_gpt(torch.float32 if single else torch.float64)
     ends = [sum(chunks[: i + 1]) for i in range(len(chunks))]
     ends = [end for end in ends if end <= 24] or [1]
     B, T = len(padding), ends[-1]
     idx = torch.randint(61, (B, T), generator=torch.Generator().manual_seed(seed))
     mask = torch.arange(T) >= torch.tensor(padding)[:, None].clamp(max=T - 1) if masked else None
-    full, cache, parts = model(idx, mask=mask)[0], cache_for(model, batch=B, fixed=fixed), []
+    full, cache, parts = model(idx, mask=mask)[0], model.empty_cache(B), []
     for start, end in zip([0, *ends], ends):
         seen = None if mask is None else mask[:, :end]
         parts.append(model(idx[:, start:end], mask=seen, cache=cache)[0])
@@ -67,19 +60,21 @@ def test_the_cache_equals_the_full_pass(chunks, padding, masked, fixed, single, 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     start=st.integers(0, 5), T=st.integers(1, 5), pads=st.lists(st.integers(0, 9), min_size=1, max_size=3),
-    fixed=st.booleans(),
+    whole=st.booleans(),
 )  # fmt: skip
-def test_places_are_those_of_the_definition(start, T, pads, fixed):
-    from gpt2_book.kv_cache import places
+def test_places_are_those_of_the_definition(start, T, pads, whole):
+    from gpt2_book.kv_cache import places, show_all
 
     S, size, B = start + T, 12, len(pads)
     pads = [min(pad, S - 1) for pad in pads]
     mask = torch.tensor([[s >= pad for s in range(S)] for pad in pads])
     for real in (None, mask):
-        cache = KVCache(1, 1, 1, size, batch=B, fixed=fixed)
+        cache = KVCache(1, 1, 1, size, batch=B)
         cache.grow(start)
         where, allowed = places(torch.zeros(B, T, dtype=torch.long), real, cache)
-        columns = size if fixed else S
+        whole, columns = whole and T == 1, S
+        if whole:
+            allowed, columns = show_all(cache, allowed), size
         if allowed is None:  # attention's own: all of the past, and itself
             allowed = causal_mask(T, S)
         allowed, where = allowed.expand(B, 1, T, columns), where.expand(B, T)
@@ -117,7 +112,7 @@ def test_mistakes_of_a_cache_are_found():
 
 
     def second_half(model, advance=True):
-        cache = cache_for(model)
+        cache = model.empty_cache()
         model(idx[:, :6], cache=cache)
         if advance:
             return model(idx[:, 6:], cache=cache)[0]
@@ -146,7 +141,7 @@ def test_reordered_rows_go_on_as_if_they_had_read_it():
     model, rows = tiny_gpt(), torch.tensor([2, 0, 2])
     idx = torch.randint(61, (3, 10), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(10) >= torch.tensor([0, 4, 2])[:, None]
-    cache = cache_for(model, batch=3)
+    cache = model.empty_cache(3)
     model(idx[:, :7], mask=mask[:, :7], cache=cache)
     cache.reorder(rows)
     moved, seen = torch.cat([idx[rows, :7], idx[:, 7:]], dim=1), torch.cat([mask[rows, :7], mask[:, 7:]], dim=1)
@@ -408,7 +403,7 @@ def test_a_cache_goes_when_nobody_needs_it():
 
     gc.disable()  # what goes now goes without being searched for
     try:
-        cache = cache_for(tiny_gpt())
+        cache = tiny_gpt().empty_cache()
         gone = [weakref.ref(cache), weakref.ref(cache.layers[0].keys)]
         del cache
         model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8))
@@ -516,16 +511,15 @@ def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
     import copy
 
     idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
-    for how in ({}, {"band": 5}):
-        model = tiny_gpt(torch.bfloat16, **how)
-        steps = CachedLogits(model, chunk=4)
-        for end in (11, 12, 13, 20):
-            logits = steps(idx[:, :end])
-            assert logits.dtype == torch.bfloat16
-            exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
-            off = (logits.double() - exact).std() / exact.std()
-            assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
-        assert steps.cache[0].keys.dtype == torch.float32, "kept as attention computes"
+    model = tiny_gpt(torch.bfloat16)
+    steps = CachedLogits(model, chunk=4)
+    for end in (11, 12, 13, 20):
+        logits = steps(idx[:, :end])
+        assert logits.dtype == torch.bfloat16
+        exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
+        off = (logits.double() - exact).std() / exact.std()
+        assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
+    assert steps.cache[0].keys.dtype == torch.float32, "kept as attention computes"
     assert CachedLogits(model, compile=True).empty_cache(1)[0].keys.dtype == torch.bfloat16
 
 
@@ -558,14 +552,15 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
     assert kinds > 8
 
 
-def test_the_compiled_step_keeps_its_shapes_where_the_cache_is_fixed(without_a_compiler):
-    from gpt2_book.kv_cache import decode_one_fast, keep_in_place, places
+def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compiler):
+    from gpt2_book.kv_cache import decode_one_fast, keep_in_place, places, show_all
 
     model, idx = tiny_gpt(), torch.arange(20)[None]
-    cache, shapes = keep_in_place(cache_for(model, fixed=True)), set()
+    cache, shapes = keep_in_place(model.empty_cache()), set()
     kept = [layer.keys.data_ptr() for layer in cache.layers]
     for t in range(20):
         where, allowed = places(idx[:, t : t + 1], None, cache)
+        allowed = show_all(cache, allowed)
         shapes.add((where.shape, allowed.shape, cache.ends.visible))
         logits = decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
         torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
@@ -585,7 +580,7 @@ def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_grap
         monkeypatch.setattr("gpt2_book.kv_cache.on_a_graph", lambda device: True)
     model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
     monkeypatch.setattr(
-        "gpt2_book.kv_cache.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
+        "gpt2_book.model.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
     )
     how, before = {"temperature": 0, "compile": True}, counters["stats"]["unique_graphs"]
     expected = model.generate(idx, 12, **how)

@@ -603,7 +603,7 @@ def test_settings_of_before_a_field_was_added_have_its_default():
         trainer.update()
         path = Checkpoints(folder).save(trainer)
         state = json.loads((path / "state.json").read_text())
-        del state["settings"]["training"]["chunk"], state["settings"]["model"]["band"]
+        del state["settings"]["training"]["chunk"], state["settings"]["model"]["tie_weights"]
         (path / "state.json").write_text(json.dumps(state))
         for chunk, message in ((0, None), (4, "training.chunk: saved 0, here 4")):
             again = a_trainer(chunk=chunk)
@@ -617,7 +617,7 @@ def test_settings_of_before_a_field_was_added_have_its_default():
         write_recipe(Recipe(), run)
         Checkpoints(run / "checkpoints").save(trainer)
         recipe = json.loads((run / "config.json").read_text())
-        del recipe["training"]["chunk"], recipe["model"]["band"]
+        del recipe["training"]["chunk"], recipe["model"]["tie_weights"]
         (run / "config.json").write_text(json.dumps(recipe))
         with pytest.raises(ValueError, match=r"other settings \(training.chunk: saved 0, here 4\)"):
             write_recipe(Recipe(training=replace(Recipe().training, chunk=4)), run)

@@ -29,6 +29,7 @@ from gpt2_book.finetuning import (
     merge_lora,
     save_adapters,
 )
+from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.kv_cache import int8
 from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.sampling import complete, pad_left
@@ -71,7 +72,7 @@ def idx() -> torch.Tensor:
 
 @pytest.fixture(params=[None, 3], ids=["dense", "banded"])
 def pair(request):
-    return both(lambda: GPT(GPTConfig(**SHAPE, band=request.param)))
+    return both(lambda: GPT3(GPT3Config(**SHAPE, band=request.param)))
 
 
 def test_the_device_refuses_to_mix():
