@@ -617,7 +617,7 @@ def unknown(name: str, known: Mapping) -> typer.BadParameter:
 
 def read_settings(words: list[str], known: Mapping[str, Setting]) -> dict:
     """Return nested settings from words such as ``--training.steps 500`` or ``--seed=1``, the last of each name."""
-    from gpt2_book.training import typed
+    from gpt2_book.workshop.recipes import typed
 
     told: list[tuple[str, list[str]]] = []
     for word in words:
@@ -709,7 +709,7 @@ def merged(told: dict, given: Mapping, file: str):
     Raises:
         ValueError: naming the file where it is wrong by itself, else the options beside it.
     """
-    from gpt2_book.training import Recipe
+    from gpt2_book.workshop.recipes import Recipe
 
     both = dict(told)
     for name, value in given.items():
@@ -737,7 +737,7 @@ def settle(config: Path | None, out: Path, words: list[str], *, start: str | Non
         typer.BadParameter: for an option that does not exist or whose value is of another type.
         ValueError: naming the file, when a setting in it is wrong, or naming settings that do not go together.
     """
-    from gpt2_book.training import PATHS, Recipe, absolute, model_name, read_recipe
+    from gpt2_book.workshop.recipes import PATHS, Recipe, absolute, model_name, read_recipe
 
     given = read_settings(words, list_settings(Recipe()))
     given |= {} if start is None else {"init_from": start}
@@ -762,7 +762,7 @@ class WithSettings(typer.core.TyperCommand):
     """A command that takes the settings of a recipe as options, and lists them at the end of its help."""
 
     def format_epilog(self, ctx, formatter) -> None:
-        from gpt2_book.training import Recipe
+        from gpt2_book.workshop.recipes import Recipe
 
         formatter.write("\nSettings, each an option and a name in the configuration, with its default:\n")
         formatter.write("\n".join(setting_lines(Recipe())) + "\n")
@@ -793,7 +793,8 @@ def tell(recipe, out: Path, model: Path, samples: int) -> None:
     """Write texts by a model that has just been trained, how good it is, and where it lies."""
     import shlex
 
-    from gpt2_book.training import Checkpoints, read_log
+    from gpt2_book.workshop.checkpoints import Checkpoints
+    from gpt2_book.workshop.runs import read_log
 
     gpt, tokenizer = load(str(model), device=recipe.device)
     how = {"max_new_tokens": recipe.sample_tokens, "temperature": 0.8, "top_k": 50, "seeds": list(range(samples))}
@@ -855,9 +856,9 @@ def train(
 
         end = distributed.run_recipe(recipe, out, parallel=parallel.value, **watch)
     else:
-        from gpt2_book import training
+        from gpt2_book.workshop import from_recipe
 
-        end = training.run_recipe(recipe, out, **watch)
+        end = from_recipe.run_recipe(recipe, out, **watch)
     if os.environ.get("RANK", "0") == "0" and end == out / "model":
         tell(recipe, out, end, samples)
     elif end != out / "model":
@@ -880,7 +881,7 @@ def held_out_text(model: str) -> tuple[str, str]:
         ValueError: when it is not known for this model, or has been changed since.
     """
     from gpt2_book.data import python_docs, split_text, tiny_shakespeare
-    from gpt2_book.training import check_text
+    from gpt2_book.workshop.from_recipe import check_text
 
     if model == "shakespeare":
         return "the last tenth of Tiny Shakespeare", split_text(tiny_shakespeare())[1]

@@ -33,11 +33,15 @@ from .data import MAGIC, MANIFEST, token_dtype
 from .model import GPT
 from .tokenizer import Tokenizer
 from gpt2_book.training import (
-    SUMS, Checkpoints, Loader, Log, Recipe, RunConfig, TrainConfig, Trainer, autocast, check_settings, differences,
-    measured, named_tensors, new_model, peak_flops, prepare, random_state, resumable, set_random_state,
-    set_seed, set_training_tensors, settings_of, sha256, share_of_mean, show, stop_politely, sync, training_flops,
-    training_tensors, whole_folder, write_recipe,
+    Loader, TrainConfig, Trainer, autocast, peak_flops, share_of_mean, training_flops,
 )  # fmt: skip
+from gpt2_book.workshop.checkpoints import (
+    SUMS, Checkpoints, Run, check_settings, differences, named_tensors, random_state, resumable,
+    set_random_state, set_seed, set_training_tensors, settings_of, sha256, sync, training_tensors, whole_folder,
+)  # fmt: skip
+from .workshop.from_recipe import new_model, prepare
+from .workshop.recipes import Recipe, write_recipe
+from .workshop.runs import Log, RunConfig, measured, show, stop_politely
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +290,7 @@ def whole_model(trainer: Trainer) -> GPT | None:
     return model
 
 # %% ../nbs/33_scaling_out.ipynb #6274db09
-def write_part(trainer: Trainer, folder: Path) -> None:
+def write_part(trainer: Run, folder: Path) -> None:
     """Write this rank's part of everything that later steps depend on. Every rank must call this.
 
     Raises:
@@ -311,7 +315,7 @@ def write_part(trainer: Trainer, folder: Path) -> None:
         (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
 
 
-def read_tensors(trainer: Trainer, folder: Path) -> dict[str, Tensor]:
+def read_tensors(trainer: Run, folder: Path) -> dict[str, Tensor]:
     """Read weights and the optimizer's state, of which each rank gets the parts that it holds."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -343,7 +347,7 @@ def redealt(saved: Mapping, here: Mapping) -> dict:
     return {**saved, **{k: here[k] for k in ("batch_size", "world_size") if k in here}}
 
 
-def read_part(trainer: Trainer, folder: Path) -> None:
+def read_part(trainer: Run, folder: Path) -> None:
     """Continue from what any number of ranks wrote by :func:`write_part`. Every rank must call this.
 
     Raises:
@@ -403,28 +407,28 @@ class ShardedCheckpoints(Checkpoints):
     A plain :class:`gpt2_book.training.Trainer` in a single process can resume from them as well.
     """
 
-    def save(self, trainer: Trainer) -> Path:
+    def save(self, run: Run) -> Path:
         """Write a checkpoint, then remove the oldest ones; return its folder. Every rank must call this."""
-        path, rank = self.folder / f"step-{trainer.step:08}", rank_and_size()[0]
+        path, rank = self.folder / f"step-{run.step:08}", rank_and_size()[0]
         if rank == 0:
-            whole_folder(path, lambda inside: self._fill(trainer, inside))
-            older = [p for p in self.all() if int(p.name[5:]) <= trainer.step]
+            whole_folder(path, lambda inside: self._fill(run, inside))
+            older = [p for p in self.all() if int(p.name[5:]) <= run.step]
             for old in older[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
         else:
-            self._fill(trainer, None)
+            self._fill(run, None)
         gathered(None)  # until it has its name
         return path
 
-    def _fill(self, trainer: Trainer, inside: Path | None) -> None:
+    def _fill(self, run: Run, inside: Path | None) -> None:
         inside = gathered(inside)[0]  # rank 0's
-        write_part(trainer, inside)
+        write_part(run, inside)
         sums = sums_of(inside)
         if rank_and_size()[0] == 0:
             lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
             (inside / SUMS).write_text(lines, encoding="utf8", newline="\n")
 
-    def resume(self, trainer: Trainer) -> Path | None:
+    def resume(self, run: Run) -> Path | None:
         """Continue from the newest checkpoint that is intact; return its folder, or None where there is none at all.
 
         Raises:
@@ -433,7 +437,7 @@ class ShardedCheckpoints(Checkpoints):
         found = gathered(self.all())[0]
         for path in reversed(found):
             if not (damage := damage_of(path)):
-                read_part(trainer, path)
+                read_part(run, path)
                 return path
             warnings.warn(f"{path} is damaged, going back to the one before: {damage}", stacklevel=2)
         if found:
@@ -473,7 +477,7 @@ def fit(
     held_out: Sequence[tuple[Tensor, Tensor]] = (), sample: Callable[[GPT], str] | None = None,
     resume: bool = True, progress: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
-    """Do what :func:`gpt2_book.training.fit` does, on all ranks together; rank 0 writes the log and shows progress.
+    """Do what :func:`gpt2_book.workshop.runs.fit` does, on all ranks together; rank 0 writes the log and shows it.
 
     Args:
         held_out: the same list of batches on every rank.
@@ -512,7 +516,7 @@ def run_recipe(
     recipe: Recipe, folder: str | os.PathLike, *, parallel: str = "ddp", resume: bool = True,
     progress: bool | None = None, say: Callable[[str], None] | None = None, timeout: float = 600.0,
 ) -> Path:  # fmt: skip
-    """Do what :func:`gpt2_book.training.run_recipe` does, in the processes that torchrun started.
+    """Do what :func:`gpt2_book.workshop.from_recipe.run_recipe` does, in the processes that torchrun started.
 
     Args:
         parallel: ``"ddp"`` or ``"fsdp"``, see :class:`ParallelTrainer`.

@@ -36,7 +36,8 @@ from gpt2_book.seq2seq import (
     Pair, PairBatch, Vocabulary, batches_by_length, check_mask, check_tokens, exact_match, pair_batch,
 )  # fmt: skip
 from .tokenizer import Tokenizer
-from .training import autocast, choose_precision, set_training_tensors, training_tensors
+from .training import autocast, choose_precision
+from .workshop.checkpoints import set_training_tensors, training_tensors
 
 # %% auto #0
 __all__ = ['KIND', 'TIED', 'RANKS', 'MultiHeadAttention', 'padding_mask', 'decoder_mask', 'FeedForward', 'EncoderBlock',

@@ -427,7 +427,7 @@ def test_train_makes_a_model_that_generates_and_is_scored(tiny):
 def test_every_setting_is_in_the_help_an_option_and_a_line_of_the_file(tiny):
     from dataclasses import fields, is_dataclass
 
-    from gpt2_book.training import Recipe
+    from gpt2_book.workshop.recipes import Recipe
 
     names = []
     for field in fields(Recipe):
@@ -450,7 +450,7 @@ def test_every_setting_is_in_the_help_an_option_and_a_line_of_the_file(tiny):
 
 # ../nbs/90_command_line.ipynb #4d4990fc
 def test_options_change_the_file_and_the_file_the_defaults(tiny):
-    from gpt2_book.training import Recipe
+    from gpt2_book.workshop.recipes import Recipe
 
     words = ("--training.steps", 7, "--training.clip=0.5", "--run.tensorboard", "--prompt", "-5", "--seed", 4)
     shown = run("train", "--config", tiny, *words, "--training.betas", 0.7, 0.9, "--show")
@@ -470,7 +470,7 @@ def test_options_change_the_file_and_the_file_the_defaults(tiny):
 # ../nbs/90_command_line.ipynb #e0701959
 def test_toml_yaml_and_json_say_the_same(tiny, tmp_path):
     yaml = pytest.importorskip("yaml")
-    from gpt2_book.training import Recipe
+    from gpt2_book.workshop.recipes import Recipe
 
     settings = {**TINY_RUN, "text": "text.txt", "prompt": 'a "quoted"\n\t\\ line \x7fÖ𝄞'}
     settings["training"] = {**settings["training"], "learning_rate": 1e-5, "clip": float("inf")}
@@ -553,7 +553,7 @@ def test_a_run_goes_on_after_ctrl_c_and_after_a_kill_as_if_nothing_had_happened(
 def test_a_run_that_is_done_goes_on_for_more_steps(tiny):
     from safetensors.torch import load_file
 
-    from gpt2_book.training import read_log
+    from gpt2_book.workshop.runs import read_log
 
     assert run("train", "--config", tiny, "--out", "twice", "--samples", 0).exit_code == 0
     more = run("train", "--out", "twice", "--steps", 20, "--samples", 0)
@@ -572,7 +572,7 @@ def test_a_run_that_is_done_goes_on_for_more_steps(tiny):
 
 def test_train_starts_from_a_model(tiny):
     from gpt2_book import GPT
-    from gpt2_book.training import read_log
+    from gpt2_book.workshop.runs import read_log
 
     words = ("--text", tiny.parent / "text.txt", "--steps", 4, "--batch_size", 2, "--eval_batches", 1, "--device", "cpu")
     tuned = run("train", "--from", "shakespeare", *words, "--out", "tuned", "--samples", 0)
@@ -633,7 +633,7 @@ def test_evaluations_are_written_to_a_file_as_they_are_made(tiny, monkeypatch):
 # ../nbs/90_command_line.ipynb #7374935a
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_run_that_is_killed_before_its_first_checkpoint_is_found_again(tiny):
-    from gpt2_book.training import read_log
+    from gpt2_book.workshop.runs import read_log
 
     slow = "import time; from gpt2_book import training as t; old = t.Trainer.update;"
     slow += " t.Trainer.update = lambda self: (time.sleep(0.05), old(self))[1];"

@@ -13,14 +13,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpt2_book import GPT, GPTConfig, distributed, training
+from gpt2_book import GPT, GPTConfig, distributed
 from gpt2_book.data import TokenShards, write_shards
 from gpt2_book.distributed import (
     ShardedCheckpoints, World, cut, document_shards, encoded, fineweb_edu, process_group, read_world, redealt,
     rank_and_size, run_recipe, stream_shards,
 )  # fmt: skip
 from gpt2_book.tokenizer import Tokenizer
-from gpt2_book.training import Recipe, RunConfig, TrainConfig, Trainer, evaluate, named_tensors, read_log
+from gpt2_book.training import TrainConfig, Trainer, evaluate
+from gpt2_book.workshop import checkpoints as one_process_checkpoints, from_recipe
+from gpt2_book.workshop.checkpoints import named_tensors
+from gpt2_book.workshop.runs import read_log
 
 RANKS = '''
 import json, sys, torch
@@ -31,7 +34,8 @@ from gpt2_book import GPT, GPTConfig, distributed
 from gpt2_book.data import ShuffledLoader
 from gpt2_book.distributed import ParallelTrainer, ShardedCheckpoints, evaluate_together, process_group
 from gpt2_book.distributed import gathered, rank_and_size, ring_all_reduce, whole_model
-from gpt2_book.training import TrainConfig, named_tensors, training_tensors
+from gpt2_book.training import TrainConfig
+from gpt2_book.workshop.checkpoints import named_tensors, training_tensors
 
 
 class Masked(ShuffledLoader):
@@ -335,7 +339,7 @@ def test_another_run_or_batch_is_refused_and_nothing_changes(two_ranks, one_proc
 
 def test_the_plain_form_is_told_apart(tmp_path, one_process):
     run = one_process[0]["build"](Trainer)
-    training.Checkpoints(tmp_path).save(run)
+    one_process_checkpoints.Checkpoints(tmp_path).save(run)
     with pytest.raises(ValueError, match="written by a single process"):
         ShardedCheckpoints(tmp_path).resume(run)
 
@@ -353,7 +357,9 @@ JOB = '''
 import os, signal, sys, time
 from pathlib import Path
 from gpt2_book import GPTConfig, distributed
-from gpt2_book.training import Recipe, RunConfig, TrainConfig
+from gpt2_book.training import TrainConfig
+from gpt2_book.workshop.recipes import Recipe
+from gpt2_book.workshop.runs import RunConfig
 
 shape = GPTConfig(block_size=16, vocab_size=300, n_layer=1, n_head=2, n_embd=16)
 recipe = Recipe(
@@ -407,7 +413,7 @@ def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, t
     assert "step-00000004" in names and "step-00000008" not in names
     codes, said = launch(program, 2, tmp_path / "run", "", "ddp", agent=True)
     assert codes == [0], said[-3000:]
-    training.run_recipe(recipe, tmp_path / "calm", progress=False)
+    from_recipe.run_recipe(recipe, tmp_path / "calm", progress=False)
     calm, killed = (read_log(tmp_path / name) for name in ("calm", "run"))
     assert [entry["step"] for entry in killed] == list(range(12)) == [entry["step"] for entry in calm]
     for key in ("loss", "held_out", "gradient_norm"):
@@ -438,7 +444,7 @@ def one_rank(monkeypatch):
 
 def test_a_run_of_one_rank_is_the_plain_run(job, one_rank, tmp_path):
     run_recipe(job[1], tmp_path / "parallel", progress=False)
-    training.run_recipe(job[1], tmp_path / "plain", progress=False)
+    from_recipe.run_recipe(job[1], tmp_path / "plain", progress=False)
     logs = [[e["loss"] for e in read_log(tmp_path / name)] for name in ("parallel", "plain")]
     close(*logs, 1e-4)
     assert not dist.is_initialized()

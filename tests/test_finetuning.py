@@ -27,7 +27,8 @@ from torch import nn
 from gpt2_book.data import ShuffledLoader
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.optim import decay_groups
-from gpt2_book.training import Checkpoints, TrainConfig, Trainer, evaluate, train
+from gpt2_book.training import TrainConfig, Trainer, evaluate, train
+from gpt2_book.workshop.checkpoints import Checkpoints
 
 
 def small_gpt(**changes):

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.speed import chunked_cross_entropy
-from gpt2_book.training import Checkpoints, Objective, TrainConfig, Trainer
+from gpt2_book.training import Objective, TrainConfig, Trainer
+from gpt2_book.workshop.checkpoints import Checkpoints
 
 
 def given(N=37, V=101, C=16, dtype=torch.float64, ignored=0.3):

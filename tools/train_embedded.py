@@ -26,7 +26,9 @@ from gpt2_book.data import SequentialLoader, ShuffledLoader, split_text, tiny_sh
 from gpt2_book.evaluation import evaluate_text
 from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.tokenizer import Tokenizer
-from gpt2_book.training import RunConfig, TrainConfig, Trainer, evaluate, fit, read_log, set_seed
+from gpt2_book.training import TrainConfig, Trainer, evaluate
+from gpt2_book.workshop.checkpoints import set_seed
+from gpt2_book.workshop.runs import RunConfig, fit, read_log
 
 ROOT = Path(__file__).resolve().parent.parent
 

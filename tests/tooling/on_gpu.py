@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.data import ShuffledLoader
-from gpt2_book.training import TrainConfig, Trainer, choose_precision, set_seed
+from gpt2_book.training import TrainConfig, Trainer, choose_precision
+from gpt2_book.workshop.checkpoints import set_seed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA's")
 
