@@ -13,7 +13,7 @@ import torch
 from common import Bandwidth, add_rows, describe_machine, seconds
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from gpt2_book.kv_cache import int8
+from gpt2_book.decoding import int8
 from gpt2_book.model import GPT, GPTConfig
 
 PEER = "Hugging Face, generate"

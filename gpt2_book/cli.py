@@ -272,7 +272,7 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
     """
     import torch
 
-    from gpt2_book import kv_cache
+    from gpt2_book import decoding
     from gpt2_book.model import GPT
     from gpt2_book.pretrained import load_tokenizer
     from gpt2_book.training import choose_device
@@ -284,7 +284,7 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
     gpt = GPT.from_pretrained(model, dtype=getattr(torch, dtype), device=place)
     if tokenizer.vocab_size > gpt.config.vocab_size:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {gpt.config.vocab_size}")
-    return kv_cache.int8(gpt) if int8 else gpt, tokenizer
+    return decoding.int8(gpt) if int8 else gpt, tokenizer
 
 # %% ../nbs/90_command_line.ipynb #c5833dd2
 class Continuation:

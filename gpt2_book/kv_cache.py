@@ -5,27 +5,22 @@
 # %% ../nbs/23_kv_cache.ipynb #24cd476a
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache as once
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .attention import as_mask, causal_mask
 
 # %% auto #0
-__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'places', 'multiply_and_sum', 'in_blocks', 'attend_one', 'multiply_one',
-           'ReadFast', 'quicken', 'decoding', 'Int8Linear', 'to_int8', 'Int8Embedding', 'shared_copy', 'int8',
-           'decode_one', 'decode_one_fast', 'keep_in_place', 'show_all', 'compiled', 'few_threads', 'NextLogits',
-           'CachedLogits', 'kept_cache', 'on_a_graph', 'hooked']
+__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'places', 'out_of_training', 'reading', 'few_threads', 'NextLogits',
+           'CachedLogits']
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
 class Ends:
@@ -131,297 +126,51 @@ def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
         allowed = causal_mask(T, S, real=mask)  # (B, 1, T, S)
     return where, allowed
 
-# %% ../nbs/23_kv_cache.ipynb #1c2ea088
-def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Multiply one row, or a few, by a matrix, written so that the compiler makes one loop of it that reads the matrix.
-
-    Sums are taken in float32 whatever the weights are.
-
-    Shapes:
-        x: (..., C); weight: (V, C); scale: (V,), a factor for each row of an integer matrix
-        returns (..., V)
-    """
-    rows = x.float().reshape(-1, 1, x.size(-1))  # (R, 1, C)
-    rows = rows.as_strided(rows.shape, rows.stride())  # done before the loop, not again for each row of the matrix
-    y = (rows * weight.float()).sum(-1)  # (R, V)
-    return (y if scale is None else y * scale).view(*x.shape[:-1], -1)
-
-
-def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
-    """Multiply one row by a matrix in ``n`` blocks of rows, for the BLAS to give each core one of them.
-
-    Shapes:
-        x: (..., C) with one row; weight: (V, C); returns (..., V)
-    """
-    V, C = weight.shape
-    even = V - V % n
-    blocks = weight[:even].view(n, even // n, C).mT  # (n, C, V / n)
-    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C), blocks).view(even)  # (n, 1, V / n) -> (V,)
-    if even < V:
-        y = torch.cat([y, weight[even:] @ x.flatten()])  # (V,)
-    return y.view(*x.shape[:-1], V)
-
-# %% ../nbs/23_kv_cache.ipynb #5393932b
-def attend_one(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, **how,
-) -> Tensor:  # fmt: skip
-    """PyTorch's ``scaled_dot_product_attention``, with another way for one query in 16 bits on a CPU.
-
-    Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and values may be float32 already.
-
-    Shapes:
-        q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
-    """
-    is_causal = True if is_causal else False  # compiled, it may be a question about a length
-    plain = q.element_size() != 2 or q.device.type != "cpu" or q.size(2) != 1 or dropout_p or how
-    if plain or (is_causal and k.size(2) > 1) or (attn_mask is not None and attn_mask.dtype != torch.bool):
-        how |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
-        return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), **how)
-    if not torch.compiler.is_compiling():
-        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=attn_mask).to(q.dtype)
-    scores = (q.float() * k.float()).sum(-1, keepdim=True) * q.size(-1) ** -0.5  # (B, H, S, 1)
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask.mT, float("-inf"))
-    return (scores.softmax(2) * v.float()).sum(2, keepdim=True).to(q.dtype)  # (B, H, 1, D)
-
-# %% ../nbs/23_kv_cache.ipynb #78ba16da
-def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """PyTorch's ``linear``, which reads the matrix in another way where there is one row.
-
-    Shapes:
-        x: (..., C); weight: (V, C); bias: (V,); returns (..., V)
-    """
-    if x.numel() != x.size(-1):
-        return F.linear(x, weight, bias)
-    if torch.compiler.is_compiling():
-        y = multiply_and_sum(x, weight)
-    elif x.device.type == "cpu" and x.dtype == torch.float32 and torch.get_num_threads() > 1:
-        y = in_blocks(x, weight, torch.get_num_threads())
-    else:
-        return F.linear(x, weight, bias)
-    return (y if bias is None else y + bias).to(x.dtype)
-
-
-class ReadFast(TorchFunctionMode):
-    """While it is entered, ``linear`` is :func:`multiply_one`, and attention :func:`attend_one`, for all code."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is F.linear:
-            return multiply_one(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
-            return attend_one(*args, **kwargs)
-        return func(*args, **kwargs)
-
-# %% ../nbs/23_kv_cache.ipynb #6fb1c2d4
-class _Decoders:
-    """What all that decode with one model share: how it is changed meanwhile, and the caches they leave behind."""
+# %% ../nbs/23_kv_cache.ipynb #6821dbd7
+class _Changes:
+    """What those who read with one model have changed in it meanwhile, and how it is undone."""
 
     def __init__(self) -> None:
-        self.lock, self.callers, self.fast = threading.Lock(), 0, False
+        self.lock, self.callers = threading.Lock(), 0
         self.undo: list[Callable[[], object]] = []
-        self.caches: list[tuple[tuple, KVCache]] = []  # each with what it fits
 
 
 @once
-def _all_decoders() -> weakref.WeakKeyDictionary[nn.Module, _Decoders]:
+def _all_changes() -> weakref.WeakKeyDictionary[nn.Module, _Changes]:
     return weakref.WeakKeyDictionary()  # what belongs to a model goes with it
 
 
-def _decoders(model: nn.Module) -> _Decoders:
-    return _all_decoders().get(model) or _all_decoders().setdefault(model, _Decoders())
+def out_of_training(module: nn.Module) -> Iterator[Callable[[], object]]:
+    """Take one module out of training; yield what puts it back, where it was in it."""
+    if module.training:
+        module.training = False
+        yield partial(setattr, module, "training", True)
 
 
-def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
-    """Let a layer on a CPU read fast where it can; return what undoes it, or None where there was nothing to do.
-
-    Args:
-        short: the model has numbers of 16 bits.
-    """
-    own = module.__dict__
-    if short and own.get("attend") is F.scaled_dot_product_attention:
-        own["attend"] = attend_one
-        return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
-    if short or type(module) is not nn.Linear or "forward" in own:
-        return None
-    own["forward"] = lambda input: multiply_one(input, module.weight, module.bias)
-    return partial(own.pop, "forward", None)
-
-# %% ../nbs/23_kv_cache.ipynb #70c3d5e6
 @contextmanager
-def decoding(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
-) -> Iterator[None]:
-    """A model for the time of one step: without dropout, its layers reading fast. Left, it is as it was.
+def reading(
+    model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
+    change: Callable[[nn.Module], Iterator[Callable[[], object]]] = out_of_training,
+) -> Iterator[None]:  # fmt: skip
+    """A model for the time of one read: without dropout. Left, it is as it was.
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
-        fast: turn the layers as well.
+        change: changes a module and yields what undoes it; nothing where it is changed already.
     """
-    modules = list(model.modules()) if modules is None else modules
-    shared, first = _decoders(model), next(model.parameters(), None)
-    on_cpu, short = first is not None and first.device.type == "cpu", first is not None and first.element_size() == 2
+    shared = _all_changes().setdefault(model, _Changes())
     with shared.lock:
         shared.callers += 1
     try:
         with shared.lock:
-            for module in modules:
-                if module.training:
-                    module.training = False
-                    shared.undo.append(partial(setattr, module, "training", True))
-            if fast and on_cpu and not shared.fast and (short or torch.get_num_threads() > 1):
-                shared.fast = True
-                shared.undo += filter(None, [quicken(module, short) for module in modules])
+            for module in model.modules() if modules is None else modules:
+                shared.undo += change(module)
         yield
     finally:
         with shared.lock:
             shared.callers -= 1
             while shared.undo and not shared.callers:
                 shared.undo.pop()()
-            shared.fast = shared.fast and shared.callers > 0
-
-# %% ../nbs/23_kv_cache.ipynb #c3d60348
-class Int8Linear(nn.Module):
-    """A linear layer whose matrix is kept in int8, with one factor for each row: a quarter of the memory to read.
-
-    Shapes:
-        (..., C) to (..., V)
-
-    Source: Dettmers et al. (2022), section 3.1, for the weights alone.
-    """
-
-    weight: Tensor
-    scale: Tensor
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        weight, scale = to_int8(linear.weight)
-        self.register_buffer("weight", weight)  # (V, C)
-        self.register_buffer("scale", scale)  # (V,)
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.numel() // x.size(-1)
-        few = rows == 1 or (rows <= 8 and x.dtype == torch.float32)
-        if few and torch.compiler.is_compiling():
-            y = multiply_and_sum(x, self.weight, self.scale)
-        else:
-            blocks = self.weight.split(4096)  # each in the type of x fits into the CPU's cache
-            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], dim=-1) * self.scale
-        return (y if self.bias is None else y + self.bias).to(x.dtype)
-
-
-def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row of a matrix to whole numbers from -127 to 127 times a factor of its own.
-
-    Shapes:
-        (V, C) to (V, C) int8 and (V,) float32
-    """
-    scale = weight.detach().float().abs().amax(-1).clamp(min=1e-12) / 127  # (V,)
-    return (weight.detach().float() / scale[:, None]).round().to(torch.int8), scale
-
-# %% ../nbs/23_kv_cache.ipynb #cfdd713a
-class Int8Embedding(nn.Module):
-    """The embedding that belongs to an :class:`Int8Linear` head with which it shares its rows.
-
-    Shapes:
-        any shape of int64, to that shape and C
-    """
-
-    head: Int8Linear
-
-    def __init__(self, head: Int8Linear, dtype: torch.dtype):
-        super().__init__()
-        self.head, self.dtype = head, dtype
-
-    def forward(self, idx: Tensor) -> Tensor:
-        return (self.head.weight[idx] * self.head.scale[idx][..., None]).to(self.dtype)  # (..., C)
-
-
-def shared_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with the same tensors, settings and hooks, whose modules can be replaced."""
-    done: dict[nn.Module, nn.Module] = {}
-
-    def copied(module: nn.Module) -> nn.Module:
-        if module not in done:
-            new = done[module] = copy.copy(module)
-            for name, value in vars(module).items():
-                if isinstance(value, dict):  # its parameters, its hooks
-                    new.__dict__[name] = copy.copy(value)
-            new.__dict__["_modules"] = {name: child and copied(child) for name, child in module._modules.items()}
-        return done[module]
-
-    return copied(model)
-
-# %% ../nbs/23_kv_cache.ipynb #91b5e81a
-def int8(model: nn.Module) -> nn.Module:
-    """Return a copy of a :class:`gpt2_book.model.GPT` for decoding, all of its matrices in int8.
-
-    A tied embedding stays tied. Biases, layer norms and position embeddings are those of the model itself.
-    """
-    small: Any = shared_copy(model).eval()
-    for module in list(small.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, Int8Linear(child))
-    if small.config.tie_weights:
-        small.transformer.wte = Int8Embedding(small.lm_head, small.transformer.wte.weight.dtype)
-    return small
-
-# %% ../nbs/23_kv_cache.ipynb #3689b16d
-def decode_one(
-    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
-) -> Tensor:
-    """Read one token of each row, (B, 1), and return the next logits, (B, 1, V)."""
-    return model.lm_head(model.run(idx, where, allowed, cache))
-
-
-def decode_one_fast(
-    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
-) -> Tensor:
-    """:func:`decode_one` for the compiler, each product and each attention in the way that suits one row."""
-    with ReadFast():
-        return decode_one(model, idx, where, allowed, cache)
-
-
-def keep_in_place(cache: KVCache) -> KVCache:
-    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then write to it.
-
-    Another cache is no other kind of call. With it the graph is recorded again, and nothing is compiled.
-    """
-    import torch._dynamo
-
-    for layer in cache.layers:
-        torch._dynamo.mark_static_address(layer.keys, guard=False)
-        torch._dynamo.mark_static_address(layer.values, guard=False)
-    return cache
-
-
-def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
-    """Have one new token see all of the cache's memory, so that no shape changes; the mask hides what is empty.
-
-    Shapes:
-        allowed: as from :func:`gpt2_book.kv_cache.places`, (..., 1, S), to (..., 1, size)
-    """
-    cache.show(cache.size)
-    if allowed is None:
-        return (torch.arange(cache.size, device=cache.device) < cache.length)[None]  # (1, size)
-    return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
-
-
-@once
-def compiled(device: str) -> Callable[..., Tensor]:
-    """Return :func:`decode_one`, compiled: for any length on a CPU, as one CUDA graph on a GPU.
-
-    Each kind of model, of batch (one row or more) and of mask (with or without) is compiled when it first comes.
-    """
-    import torch._dynamo.config as dynamo  # takes a second to load
-
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {"dynamic": True}
-    new = hasattr(dynamo, "recompile_limit")  # torch 2.6, whose compiler looks through function modes
-    step = torch.compile(decode_one_fast if new else decode_one, fullgraph=True, **how)
-    return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
 # %% ../nbs/23_kv_cache.ipynb #913020e7
 SMALL = 2**25  # multiplications for which one thread is enough
@@ -440,7 +189,7 @@ def few_threads(work: int, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
 
-
+# %% ../nbs/23_kv_cache.ipynb #a3d0a495
 class NextLogits:
     """The next logits of a model without dropout: what :mod:`gpt2_book.sampling` calls in a loop.
 
@@ -453,12 +202,16 @@ class NextLogits:
         self.modules, tensors = list(model.modules()), (*model.parameters(), *model.buffers())
         self.numbers, self.device = sum(t.numel() for t in tensors), tensors[0].device
 
+    def ready(self) -> AbstractContextManager[None]:
+        """The model for the time of one read."""
+        return reading(self.model, self.modules)
+
     @torch.no_grad()
     def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
-        with few_threads(self.numbers * idx.numel(), self.device), decoding(self.model, self.modules):
+        with few_threads(self.numbers * idx.numel(), self.device), self.ready():
             return self.model.next_logits(idx, mask=mask)
 
-# %% ../nbs/23_kv_cache.ipynb #9a24f0c8
+
 class CachedLogits(NextLogits):
     """:class:`NextLogits` that reads every token once.
 
@@ -466,87 +219,46 @@ class CachedLogits(NextLogits):
     A call with as many or fewer, as from a window that slides, starts over, and so does one with more or fewer rows.
 
     Args:
-        model: a :class:`gpt2_book.model.GPT`, or its :func:`int8`.
-        compile: have the step for one token compiled. While the model has forward hooks it runs uncompiled.
+        model: a :class:`gpt2_book.model.GPT`.
         chunk: the most tokens of a prompt that are read at once.
     """
 
-    def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
+    def __init__(self, model: nn.Module, *, chunk: int = 1024):
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
-        for p in model.parameters():  # two ways that read rows, and a mapped file has columns
-            if (compile or (p.element_size() == 2 and p.device.type == "cpu")) and not p.is_contiguous():
-                p.data = p.data.contiguous()
         super().__init__(model)
-        self.compile, self.chunk = compile, chunk
+        self.chunk = chunk
         self.cache: KVCache | None = None
 
     @torch.no_grad()
     def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
+        start = self.kept(idx)
         if self.cache is None or self.cache.batch != len(idx):
-            self.cache = kept_cache(self, len(idx)) if self.compile else self.empty_cache(len(idx))
-        if idx.size(1) <= self.cache.length:
+            self.cache = self.empty_cache(len(idx))
+        elif start == 0:
             self.cache.reset()
-        start = self.cache.length
-        with few_threads(self.numbers * (idx.numel() - len(idx) * start), self.device):
-            for part in idx[:, start:].split(self.chunk, dim=1):
+        new = idx[:, start:]  # (B, T - start)
+        with few_threads(self.numbers * new.numel(), self.device):
+            for part in new.split(self.chunk, dim=1):
                 end = self.cache.length + part.size(1)
                 logits = self.read(part, None if mask is None else mask[:, :end])
         return logits
 
+    def kept(self, idx: Tensor) -> int:
+        """Return how many columns of a text need not be read again."""
+        cache = self.cache
+        return 0 if cache is None or cache.batch != len(idx) or idx.size(1) <= cache.length else cache.length
+
     def read(self, new: Tensor, mask: Tensor | None) -> Tensor:
         """Read the next tokens, (B, T), and return the logits after the last, (B, 1, V)."""
-        if not self.compile or new.size(1) > 1 or hooked(self.modules):
-            with decoding(self.model, self.modules):
-                return self.model.next_logits(new, mask=mask, cache=self.cache)
-        new = new.clone(memory_format=torch.contiguous_format)  # a slice of a text has strides of that text's length
-        where, allowed = places(new, mask, self.cache)
-        if self.cache is not None and on_a_graph(new.device):
-            allowed = show_all(self.cache, allowed)
-        with decoding(self.model, self.modules, fast=False):
-            return compiled(new.device.type)(self.model, new, where, allowed, self.cache).clone()
+        with self.ready():
+            return self.model.next_logits(new, mask=mask, cache=self.cache)
 
     def empty_cache(self, batch: int) -> KVCache:
-        """Make a cache for the model as it is now, for so many rows."""
-        wpe = self.model.transformer.wpe.weight
-        on_cpu, kernels = wpe.device.type == "cpu", {vars(m).get("attend", F.scaled_dot_product_attention) for m in self.modules}
-        as_computed = wpe.element_size() == 2 and on_cpu and not self.compile and len(kernels) == 1
-        # what attend_one computes in: nothing is converted twice
-        cache = self.model.empty_cache(batch, dtype=torch.float32 if as_computed else None)
-        return keep_in_place(cache) if self.compile and on_a_graph(wpe.device) else cache
+        """Make a cache for so many rows."""
+        return self.model.empty_cache(batch)
 
     def reorder(self, rows: Tensor) -> None:
         """Let row ``b`` go on from what row ``rows[b]`` has read; ``rows`` is (B,)."""
         assert self.cache is not None, "nothing was read yet"
         self.cache.reorder(rows)
-
-# %% ../nbs/23_kv_cache.ipynb #ab35a1d9
-def kept_cache(reader: CachedLogits, batch: int) -> KVCache:
-    """Take a cache that an earlier text has left, or make one; when the reader is gone, the next may have it."""
-    model = reader.model
-    wpe, shared = model.transformer.wpe.weight, _decoders(model)
-    fits = (batch, model.config, wpe.dtype, wpe.device, torch.is_inference_mode_enabled())
-    with shared.lock:
-        found = next((entry for entry in shared.caches if entry[0] == fits), None)
-        if found is not None:
-            shared.caches.remove(found)
-            found[1].reset()
-    cache = reader.empty_cache(batch) if found is None else found[1]
-    weakref.finalize(reader, _leave, shared.caches, (fits, cache)).atexit = False
-    return cache
-
-
-def _leave(caches: list, entry: tuple[tuple, KVCache]) -> None:
-    caches.append(entry)
-    del caches[:-4]  # more would only hold memory
-
-
-def on_a_graph(device: torch.device) -> bool:
-    """Is a compiled step recorded there, and played back?"""
-    return device.type == "cuda"
-
-
-def hooked(modules: Sequence[nn.Module]) -> bool:
-    """Does anything listen to what the modules compute?"""
-    everywhere = torch.nn.modules.module._has_any_global_hook()
-    return everywhere or any(m._forward_hooks or m._forward_pre_hooks for m in modules)

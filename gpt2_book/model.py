@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from . import pretrained, sampling
 from .block import Block
+from .decoding import FastLogits, FastNextLogits
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import CachedLogits, KVCache, NextLogits, places
+from .kv_cache import KVCache, NextLogits, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 
@@ -81,7 +82,7 @@ class Generates:
         if compile and not cache:
             raise ValueError("compile=True needs the cache: what is compiled is the step that reads one token")
         model: Any = self
-        return CachedLogits(model, compile=compile) if cache else NextLogits(model)
+        return FastLogits(model, compile=compile) if cache else FastNextLogits(model)
 
     def stream(
         self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
@@ -135,7 +136,7 @@ class Generates:
         """Append the likeliest tokens that a search finds; ``how`` as for :func:`gpt2_book.sampling.beam_search`."""
         read = self.reader(cache, compile)
         how["block_size"] = self.config.block_size
-        how["reorder"] = read.reorder if isinstance(read, CachedLogits) else None
+        how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
         return sampling.beam_search(read, idx, max_new_tokens, **how)
 
 # %% ../nbs/20_gpt2.ipynb #51a1aa6a

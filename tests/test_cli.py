@@ -86,12 +86,12 @@ def test_generate_continues_the_prompt_by_the_seed():
 def test_every_option_means_what_it_means_in_python(options, how):
     import torch
 
-    from gpt2_book import GPT, kv_cache
+    from gpt2_book import GPT, decoding
     from gpt2_book.pretrained import load_tokenizer
 
     dtype = torch.bfloat16 if "bfloat16" in options else torch.float32
     gpt, tokenizer = GPT.from_pretrained("shakespeare", dtype=dtype), load_tokenizer("shakespeare")
-    gpt = kv_cache.int8(gpt) if "--int8" in options else gpt
+    gpt = decoding.int8(gpt) if "--int8" in options else gpt
     idx = torch.tensor([tokenizer.encode("JULIET:")])
     logits = []
     reader = gpt.reader(True, False)
@@ -361,13 +361,13 @@ def test_info_counts_what_the_model_has():
 def test_the_bytes_are_those_of_the_models():
     import torch
 
-    from gpt2_book import GPT, GPTConfig, kv_cache
+    from gpt2_book import GPT, GPTConfig, decoding
 
     for tied in (True, False):
         config = GPTConfig(block_size=4, vocab_size=10, n_layer=2, n_head=1, n_embd=8, tie_weights=tied)
         gpt = GPT(config)
         halves = GPT(config).bfloat16()
-        for model, dtype in ((gpt, "float32"), (halves, "bfloat16"), (kv_cache.int8(gpt), "int8")):
+        for model, dtype in ((gpt, "float32"), (halves, "bfloat16"), (decoding.int8(gpt), "int8")):
             tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}.values()
             assert sum(t.numel() * t.element_size() for t in tensors) == weight_bytes(config)[dtype]
         cache = gpt.reader(True, False).empty_cache(1)

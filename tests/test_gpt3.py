@@ -319,8 +319,10 @@ def test_reordered_rings_go_on_as_if_they_had_read_it():
 def test_rings_in_16_bits_read_in_steps_what_is_read_at_once():
     import copy
 
+    from gpt2_book.decoding import FastLogits
+
     model, idx = banded(torch.bfloat16), torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
-    steps = CachedLogits(model, chunk=4)
+    steps = FastLogits(model, chunk=4)
     for end in (11, 12, 13, 20):
         exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
         off = (steps(idx[:, :end]).double() - exact).std() / exact.std()
@@ -329,7 +331,8 @@ def test_rings_in_16_bits_read_in_steps_what_is_read_at_once():
 
 def test_all_of_a_ring_can_be_shown():
     """As a recorded step asks for: shapes that do not change, and a mask that hides what is empty."""
-    from gpt2_book.kv_cache import decode_one, places, show_all
+    from gpt2_book.decoding import decode_one, show_all
+    from gpt2_book.kv_cache import places
 
     model, idx = banded(n_layer=2), torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(1))
     real = torch.arange(20) >= torch.tensor([0, 3])[:, None]
@@ -367,11 +370,13 @@ def test_a_model_with_bands_is_saved_for_this_package_alone(fields, tmp_path):
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no compiler")
 @pytest.mark.compiles
 def test_the_compiled_step_equals_the_plain_one_with_rings():
+    from gpt2_book.decoding import FastLogits
+
     model = banded(n_layer=2)
     idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(1))
     mask = torch.arange(20) >= torch.tensor([0, 3])[:, None]
     for padding in (None, mask):
-        reader = CachedLogits(model, compile=True)
+        reader = FastLogits(model, compile=True)
         for end in range(3, 21):
             how = {} if padding is None else {"mask": padding[:, :end]}
             expected = model.next_logits(idx[:, :end], **how)

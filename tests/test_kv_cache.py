@@ -3,8 +3,6 @@
 
 # ../nbs/23_kv_cache.ipynb #795fd30d
 import functools
-import os
-import shutil
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2_book.attention import causal_mask
-from gpt2_book.kv_cache import CachedLogits, KVCache, compiled, int8
+from gpt2_book.kv_cache import CachedLogits, KVCache
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.sampling import pad_left
 
@@ -59,11 +57,10 @@ def test_the_cache_equals_the_full_pass(chunks, padding, masked, single, seed):
 # ../nbs/23_kv_cache.ipynb #96bd5b25
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
-    start=st.integers(0, 5), T=st.integers(1, 5), pads=st.lists(st.integers(0, 9), min_size=1, max_size=3),
-    whole=st.booleans(),
-)  # fmt: skip
-def test_places_are_those_of_the_definition(start, T, pads, whole):
-    from gpt2_book.kv_cache import places, show_all
+    start=st.integers(0, 5), T=st.integers(1, 5), pads=st.lists(st.integers(0, 9), min_size=1, max_size=3)
+)
+def test_places_are_those_of_the_definition(start, T, pads):
+    from gpt2_book.kv_cache import places
 
     S, size, B = start + T, 12, len(pads)
     pads = [min(pad, S - 1) for pad in pads]
@@ -72,18 +69,15 @@ def test_places_are_those_of_the_definition(start, T, pads, whole):
         cache = KVCache(1, 1, 1, size, batch=B)
         cache.grow(start)
         where, allowed = places(torch.zeros(B, T, dtype=torch.long), real, cache)
-        whole, columns = whole and T == 1, S
-        if whole:
-            allowed, columns = show_all(cache, allowed), size
         if allowed is None:  # attention's own: all of the past, and itself
             allowed = causal_mask(T, S)
-        allowed, where = allowed.expand(B, 1, T, columns), where.expand(B, T)
-        assert cache.ends.position.tolist() == list(range(start, S)) and cache.ends.visible == columns
+        allowed, where = allowed.expand(B, 1, T, S), where.expand(B, T)
+        assert cache.ends.position.tolist() == list(range(start, S)) and cache.ends.visible == S
         for b, pad in enumerate(pads if real is not None else [0] * B):
             for t in range(T):
                 column = start + t
                 assert where[b, t] == max(0, column - pad)
-                sees = [s == column or pad <= s <= column for s in range(columns)]
+                sees = [s == column or pad <= s <= column for s in range(S)]
                 assert allowed[b, 0, t].tolist() == sees
 
 
@@ -220,126 +214,6 @@ def test_beams_with_a_cache_equal_beams_without():
     assert not torch.equal(with_cache, beam_search(CachedLogits(model), idx, 15, **how))  # beams that forget to move
 
 
-# ../nbs/23_kv_cache.ipynb #924f8974
-def test_int8_is_within_half_a_step_and_stays_tied():
-    from gpt2_book.kv_cache import Int8Linear, to_int8
-
-    weight = torch.randn(50, 33, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 50)[:, None]
-    weight[7] = 0
-    integers, scale = to_int8(weight)
-    assert integers.dtype == torch.int8 and integers.abs().max() == 127 and (scale > 0).all()
-    back = integers * scale[:, None]
-    assert ((back - weight).abs() <= scale[:, None] * 0.5001).all() and not back[7].any()
-    torch.testing.assert_close(to_int8(back)[0], integers)  # what is rounded stays
-
-    for tied in (True, False):
-        model = tiny_gpt(torch.float32, tie_weights=tied, n_embd=32)
-        idx = torch.arange(48).view(2, 24)
-        small = int8(model)
-        assert isinstance(small.lm_head, Int8Linear) and small.lm_head.weight.shape == (61, 32)
-        full, rounded = model(idx)[0], small(idx)[0]
-        assert 0 < (rounded - full).std() < 0.05 * full.std()
-        rows = small.transformer.wte(idx)
-        scale = model.lm_head.weight.abs().amax(-1)[idx][..., None] / 127 if tied else torch.zeros(())
-        assert ((rows - model.transformer.wte(idx)).abs() <= scale * 0.5001).all()
-        assert torch.equal(small.generate(idx[:, :5], 9, temperature=0),
-                           small.generate(idx[:, :5], 9, temperature=0, cache=False))  # fmt: skip
-        hollow = small.to("meta")  # moving keeps the tie
-        assert hollow(idx.to("meta"))[0].is_meta
-        names = {id(t) for t in (*hollow.parameters(), *hollow.buffers()) if t.shape == (61, 32)}
-        assert len(names) == 1 + (not tied)
-
-
-# ../nbs/23_kv_cache.ipynb #721bc27a
-def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
-    from gpt2_book.kv_cache import Int8Linear, shared_copy
-
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8, dropout=0.5)).train()
-    model.transformer.h[0].mlp.register_forward_hook(lambda module, args, out: setattr(module, "seen", out))
-    model(torch.zeros(1, 3, dtype=torch.long))  # a hook that keeps what it sees, with its gradient
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    kinds = [type(m) for m in model.modules()]
-    other, small = shared_copy(model), int8(model)
-    other.register_forward_hook(lambda module, args, out: None)
-    assert model.training and kinds == [type(m) for m in model.modules()] and not model._forward_hooks
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
-    assert {p.data_ptr() for p in other.parameters()} == {p.data_ptr() for p in model.parameters()}
-    assert isinstance(small.lm_head, Int8Linear) and not small.training and small.transformer.h[0].mlp._forward_hooks
-    assert small.transformer.ln_f.weight is model.transformer.ln_f.weight
-
-
-# ../nbs/23_kv_cache.ipynb #c1a20b3e
-def test_decoding_leaves_a_model_as_it_was():
-    from gpt2_book import kv_cache
-    from gpt2_book.kv_cache import decoding
-
-    idx, threads = torch.arange(6)[None], torch.get_num_threads()
-
-
-    def state(model):
-        return [(m.training, {k: v for k, v in vars(m).items() if k in ("forward", "attend")}) for m in model.modules()]
-
-
-    try:
-        for n in (1, 2):
-            torch.set_num_threads(n)
-            for dtype in (torch.float32, torch.bfloat16, torch.float64):
-                model = GPT(GPTConfig(block_size=16, vocab_size=11, n_layer=2, n_head=2, n_embd=8, dropout=0.5)).to(dtype)
-                model.transformer.h[0].eval()  # modes differ
-                before = state(model)
-                for cache in (True, False):
-                    model.generate(idx, 3, temperature=0, cache=cache)
-                    model.beam_search(idx, 3, n_beams=2, cache=cache)
-                    steps = model.stream(idx, 5, cache=cache)
-                    next(steps)
-                    assert state(model) == before  # between two tokens
-                    del steps
-                    handle = model.transformer.h[1].register_forward_hook(lambda *_: 1 / 0)
-                    with pytest.raises(ZeroDivisionError):
-                        model.generate(idx, 3, cache=cache)
-                    handle.remove()
-                    assert state(model) == before and torch.get_num_threads() == n
-                with decoding(model):  # two at once: what the first leaves, the second still has
-                    with decoding(model):
-                        turned = state(model)
-                    assert state(model) == turned != before
-                assert state(model) == before and not kv_cache._decoders(model).undo
-    finally:
-        torch.set_num_threads(threads)
-
-
-# ../nbs/23_kv_cache.ipynb #d2b31c4f
-def test_hooks_and_kernels_of_the_model_are_those_that_decode():
-    import copy
-
-    threads = torch.get_num_threads()
-    try:
-        for n, dtype in ((1, torch.float32), (2, torch.float32), (1, torch.bfloat16), (1, torch.float64)):
-            torch.set_num_threads(n)
-            for make in (lambda model: model, int8):
-                model, seen, kernels = make(copy.deepcopy(tiny_gpt(dtype))), [], []
-                kept = model.transformer.h[1].mlp.register_forward_hook(lambda m, args, out: seen.append(out))
-                asked = model.lm_head.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
-
-                def attend(q, k, v, **how):
-                    assert q.dtype == k.dtype == v.dtype
-                    kernels.append(k.size(2))
-                    return F.scaled_dot_product_attention(q, k, v, **how)
-
-                idx = torch.arange(5)[None]
-                expected = model.generate(idx, 4, temperature=0)
-                assert [out.size(1) for out in seen] == [5, 1, 1, 1, 1, 1, 1, 1]  # the head reads the last position
-                model.transformer.h[0].attn.attend = attend
-                assert torch.equal(model.generate(idx, 4, temperature=0, compile=True), expected)  # runs uncompiled
-                assert kernels == [5, 6, 7, 8] and len(seen) == 16
-                kept.remove(), asked.remove()
-                model.generate(idx, 4, temperature=0)
-                assert kernels == [5, 6, 7, 8] * 2 and len(seen) == 16
-    finally:
-        torch.set_num_threads(threads)
-
-
 # ../nbs/23_kv_cache.ipynb #e3c42d50
 def test_there_is_no_dropout_with_and_without_a_cache():
     torch.manual_seed(0)
@@ -360,7 +234,7 @@ def test_there_is_no_dropout_with_and_without_a_cache():
         assert all(module.training == mode for module in model.modules())
 
 
-# ../nbs/23_kv_cache.ipynb #f4d53e61
+# ../nbs/23_kv_cache.ipynb #5aa2bf63
 def test_small_models_read_with_one_thread():
     from gpt2_book import kv_cache
 
@@ -394,28 +268,6 @@ def test_small_models_read_with_one_thread():
         assert sum(p.numel() for p in GPT(GPTConfig()).parameters()) > small  # GPT-2 keeps its threads
 
 
-# ../nbs/23_kv_cache.ipynb #05e64f72
-def test_a_cache_goes_when_nobody_needs_it():
-    import gc
-    import weakref
-
-    from gpt2_book import kv_cache
-
-    gc.disable()  # what goes now goes without being searched for
-    try:
-        cache = tiny_gpt().empty_cache()
-        gone = [weakref.ref(cache), weakref.ref(cache.layers[0].keys)]
-        del cache
-        model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8))
-        reader = kv_cache.CachedLogits(model, compile=True)
-        kept = kv_cache.kept_cache(reader, 2)
-        gone += [weakref.ref(kept), weakref.ref(model)]
-        del reader, kept, model
-        assert [reference() for reference in gone] == [None] * 4
-    finally:
-        gc.enable()
-
-
 # ../nbs/23_kv_cache.ipynb #16f75083
 def test_masks_of_zeros_and_ones():
     from gpt2_book.kv_cache import places
@@ -437,213 +289,3 @@ def test_masks_of_zeros_and_ones():
         model(idx, mask=-mask.long())
     with pytest.raises(ValueError, match="whole numbers 0 and 1, not torch.float32"):
         places(idx, mask.float())
-
-
-# ../nbs/23_kv_cache.ipynb #8a83a0b2
-def test_one_row_is_multiplied_alike_in_every_way():
-    from gpt2_book.kv_cache import ReadFast, attend_one, in_blocks, multiply_and_sum, multiply_one
-
-    torch.manual_seed(0)
-    for V, C in ((12, 5), (13, 5), (1, 3)):
-        layer, x = torch.nn.Linear(C, V).double().requires_grad_(False), torch.randn(1, 1, C).double()
-        plain = F.linear(x, layer.weight)
-        for n in (1, 2, 3, 7):
-            if n <= V:
-                torch.testing.assert_close(in_blocks(x, layer.weight, n), plain, rtol=0, atol=1e-12)
-        several, single = torch.randn(2, 3, C).double(), {"rtol": 0, "atol": 1e-5, "check_dtype": False}
-        torch.testing.assert_close(multiply_and_sum(x, layer.weight), plain, **single)  # sums in float32
-        torch.testing.assert_close(multiply_and_sum(several, layer.weight), F.linear(several, layer.weight), **single)
-        scaled = multiply_and_sum(x, layer.weight, torch.arange(V))
-        torch.testing.assert_close(scaled, plain * torch.arange(V), **single | {"atol": 1e-4})
-        for rows in (x, several, torch.randn(C).double()):
-            torch._dynamo.reset()
-            way = torch.compile(multiply_one, backend="eager")(rows, layer.weight, layer.bias)
-            torch.testing.assert_close(way, layer(rows), **single)
-            with ReadFast():
-                torch.testing.assert_close(layer(rows), multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
-    q, k, v = (torch.randn(2, 3, n, 4) for n in (1, 6, 6))
-    mask = torch.rand(2, 1, 1, 6) < 0.5
-    mask[..., -1] = True
-    for allowed in (None, mask):
-        loops = torch.compile(attend_one, backend="eager")(q, k, v, attn_mask=allowed)
-        torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed), rtol=0, atol=1e-5)
-        exact = F.scaled_dot_product_attention(*(z.bfloat16().float() for z in (q, k, v)), attn_mask=allowed)
-        for way in (attend_one, torch.compile(attend_one, backend="eager")):
-            for kept in (torch.bfloat16, torch.float32):
-                short = way(q.bfloat16(), k.bfloat16().to(kept), v.bfloat16().to(kept), attn_mask=allowed)
-                torch.testing.assert_close(short, exact.bfloat16(), rtol=0.01, atol=0.01)
-    first_key = {"is_causal": True}  # from the upper left corner: one query sees the first key alone
-    for z in (torch.float32, torch.bfloat16):
-        of_z = [each.to(z) for each in (q, k, v)]
-        torch.testing.assert_close(attend_one(*of_z, **first_key), F.scaled_dot_product_attention(*of_z, **first_key))
-        plus = torch.randn(2, 1, 1, 6).to(z)  # a mask that is added
-        torch.testing.assert_close(attend_one(*of_z, plus), F.scaled_dot_product_attention(*of_z, plus))
-
-
-# ../nbs/23_kv_cache.ipynb #27086194
-def test_several_threads_read_in_blocks_and_the_logits_stay():
-    from gpt2_book import kv_cache
-
-    model, idx = tiny_gpt(torch.float32), torch.arange(20)[None]
-    threads, small, cut, calls = torch.get_num_threads(), kv_cache.SMALL, kv_cache.in_blocks, []
-
-
-    def counted(x, weight, n):
-        calls.append(n)
-        return cut(x, weight, n)
-
-
-    try:
-        torch.set_num_threads(2)
-        kv_cache.SMALL, kv_cache.in_blocks = 0, counted
-        reader = kv_cache.CachedLogits(model)
-        for end in range(5, 21):
-            off = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
-            assert off.abs().max() < 1e-3
-        assert calls == [2] * 9 * 15 + [2]  # of the prompt the head alone reads one row
-    finally:
-        torch.set_num_threads(threads)
-        kv_cache.SMALL, kv_cache.in_blocks = small, cut
-
-
-# ../nbs/23_kv_cache.ipynb #48d249a4
-def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
-    import copy
-
-    idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
-    model = tiny_gpt(torch.bfloat16)
-    steps = CachedLogits(model, chunk=4)
-    for end in (11, 12, 13, 20):
-        logits = steps(idx[:, :end])
-        assert logits.dtype == torch.bfloat16
-        exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
-        off = (logits.double() - exact).std() / exact.std()
-        assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
-    assert steps.cache[0].keys.dtype == torch.float32, "kept as attention computes"
-    assert CachedLogits(model, compile=True).empty_cache(1)[0].keys.dtype == torch.bfloat16
-
-
-# ../nbs/23_kv_cache.ipynb #daa61de0
-@pytest.fixture
-def without_a_compiler(monkeypatch):
-    """`compiled`, traced and guarded as ever, with the graph run as it is."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    compiled.cache_clear()
-    torch._dynamo.reset()
-    yield
-    compiled.cache_clear()
-    torch._dynamo.reset()
-
-
-def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
-    """PyTorch gives up after eight kinds by default."""
-    one, padded = pad_left([[3, 4, 5]])[0], pad_left([[3, 4, 5], [6]])
-    kinds = 0
-    for bias in (True, False):
-        model = tiny_gpt(torch.float32, bias=bias, n_layer=1)
-        for version in (model, int8(model), tiny_gpt(torch.bfloat16, bias=bias, n_layer=1)):
-            for idx, mask in ((one, None), padded):
-                how = {"temperature": 0, "mask": mask}
-                _, scores = version.generate(idx, 3, compile=True, return_scores=True, **how)
-                if version is model:
-                    plain = version.generate(idx, 3, return_scores=True, **how)[1]
-                    torch.testing.assert_close(scores[:, :2], plain[:, :2], rtol=0, atol=1e-4)
-                kinds += 1
-    assert kinds > 8
-
-
-def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compiler):
-    from gpt2_book.kv_cache import decode_one_fast, keep_in_place, places, show_all
-
-    model, idx = tiny_gpt(), torch.arange(20)[None]
-    cache, shapes = keep_in_place(model.empty_cache()), set()
-    kept = [layer.keys.data_ptr() for layer in cache.layers]
-    for t in range(20):
-        where, allowed = places(idx[:, t : t + 1], None, cache)
-        allowed = show_all(cache, allowed)
-        shapes.add((where.shape, allowed.shape, cache.ends.visible))
-        logits = decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
-        torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
-    assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
-
-
-@pytest.mark.parametrize("on_a_graph", [False, True])
-def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_graph):
-    """As on a GPU, where the cache's memory belongs to the graph: a new one for each text was a new graph for each."""
-    import copy
-
-    from torch._dynamo.utils import counters
-
-    import gpt2_book.kv_cache
-
-    if on_a_graph:
-        monkeypatch.setattr("gpt2_book.kv_cache.on_a_graph", lambda device: True)
-    model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
-    monkeypatch.setattr(
-        "gpt2_book.model.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
-    )
-    how, before = {"temperature": 0, "compile": True}, counters["stats"]["unique_graphs"]
-    expected = model.generate(idx, 12, **how)
-    for n in range(100):
-        assert torch.equal(model.generate(idx, 3 + n % 9, **how)[:, :7], expected[:, :7])
-        graphs.append(counters["stats"]["unique_graphs"] - before)
-    assert graphs[0] == graphs[-1] <= 2 and len(made) == 1
-    one, other = (model.stream(idx, 4, **how) for _ in range(2))  # two at once need two caches
-    assert [next(one), next(other), next(one), next(other)] and len(made) == 2
-    del one, other  # abandoned
-    for _ in range(70):
-        another = CachedLogits(model, compile=True)
-        another.cache = another.empty_cache(1)  # new memory: recorded again, not compiled again
-        another(idx), another(torch.arange(5)[None])
-    assert counters["stats"]["unique_graphs"] - before == graphs[0]
-    assert len(gpt2_book.kv_cache._decoders(model).caches) == 2
-
-
-def test_a_compiled_step_notices_what_became_of_the_model(without_a_compiler):
-    import copy
-
-    model, idx = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None]
-    how = {"temperature": 0, "return_scores": True}
-
-    def compare():
-        (_, scores), (_, plain) = model.generate(idx, 5, compile=True, **how), model.generate(idx, 5, **how)
-        off = 0.05 if model.lm_head.weight.dtype == torch.bfloat16 else 1e-4
-        torch.testing.assert_close(scores[:, :2], plain[:, :2], rtol=off, atol=off * plain.std().item())
-        return scores
-
-    first = compare()
-    model.transformer.h[0].mlp.c_fc.weight.mul_(-2)  # as an optimizer would
-    assert (compare() - first).abs().max() > 0.1
-    layer = model.transformer.h[0].mlp.c_proj
-    layer.weight = torch.nn.Parameter(-layer.weight)  # replaced
-    second = compare()
-    assert (second - first).abs().max() > 0.1
-    model.transformer.h[0].attn.attend = lambda q, k, v, **how: F.scaled_dot_product_attention(q, k, -v, **how)
-    assert (compare() - second).abs().max() > 0.1  # another kernel
-    model.to(torch.bfloat16)
-    compare()
-    model.to(torch.float64)
-    compare()
-
-
-def test_the_reader_of_a_compiled_step_fits_the_call(without_a_compiler):
-    model = tiny_gpt(torch.float32, n_layer=1)
-    how = {"temperature": 0, "return_scores": True}
-    for rows in (1, 3, 1, 2, 3):
-        idx = torch.arange(4).expand(rows, 4)
-        expected = model.generate(idx, 2, **how)[1]
-        torch.testing.assert_close(model.generate(idx, 2, compile=True, **how)[1], expected, rtol=0, atol=1e-4)
-        with torch.inference_mode():
-            torch.testing.assert_close(model.generate(idx, 2, compile=True, **how)[1], expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="no C++ compiler")
-@pytest.mark.compiles
-def test_the_compiled_step_equals_the_plain_one():
-    torch._dynamo.reset()
-    model = tiny_gpt(torch.float32, n_layer=1)
-    idx = torch.randint(61, (1, 24), generator=torch.Generator().manual_seed(0))
-    fast, plain = CachedLogits(model, compile=True), CachedLogits(model)
-    for end in range(5, 25):
-        torch.testing.assert_close(fast(idx[:, :end]), plain(idx[:, :end]), rtol=0, atol=1e-4)
-    assert model.generate(idx[:, :5], 25, temperature=0, compile=True).shape == (1, 30)  # beyond the context

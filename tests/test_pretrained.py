@@ -979,7 +979,7 @@ def test_an_int8_copy_is_not_saved():
 
     import pytest
 
-    from gpt2_book.kv_cache import int8
+    from gpt2_book.decoding import int8
     from gpt2_book.model import GPT, GPTConfig
 
     for tied in (True, False):

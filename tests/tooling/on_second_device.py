@@ -19,6 +19,7 @@ from gpt2_book import GPT, GPTConfig
 from gpt2_book.bert import BertClassifier, BertConfig, BertForPreTraining, PretrainingObjective, Special
 from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
+from gpt2_book.decoding import int8
 from gpt2_book.evaluation import MultipleChoice, answer_questions, evaluate_text, loss_by_position
 from gpt2_book.finetuning import (
     GPTClassifier,
@@ -30,7 +31,6 @@ from gpt2_book.finetuning import (
     save_adapters,
 )
 from gpt2_book.gpt3 import GPT3, GPT3Config
-from gpt2_book.kv_cache import int8
 from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.sampling import complete, pad_left
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
