@@ -156,7 +156,8 @@ def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int, dropout_p: flo
 
 # %% ../nbs/43_gpt3.ipynb #a7412ac4
 class BandKernel:
-    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over ``band`` keys, or obeys a mask."""
+    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over ``band`` keys, or obeys
+    a mask."""
 
     def __init__(self, band: int):
         self.band = band
@@ -404,7 +405,9 @@ class BandedCache(KVCache):
 
     ends: BandedEnds
 
-    def __init__(self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *, batch: int = 1, **how: Any):
+    def __init__(
+        self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *, batch: int = 1, **how: Any
+    ):
         widths = {min(band, size) for band in bands if band is not None}
         if len(widths) != 1:
             raise ValueError(f"need one width for the bands of {len(bands)} layers, not {list(bands)}")

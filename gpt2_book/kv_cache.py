@@ -211,7 +211,7 @@ class NextLogits:
         with few_threads(self.numbers * idx.numel(), self.device), self.ready():
             return self.model.next_logits(idx, mask=mask)
 
-
+# %% ../nbs/23_kv_cache.ipynb #e6e0ec7a
 class CachedLogits(NextLogits):
     """:class:`NextLogits` that reads every token once.
 

@@ -77,6 +77,13 @@ class Generates:
 
     config: GPTConfig
 
+    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
+        """Make a cache for so many rows, as long as the context where ``size`` does not say otherwise."""
+        model: Any = self
+        c, wpe = self.config, model.transformer.wpe.weight
+        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
+        return KVCache(*shape, batch=batch, dtype=dtype or wpe.dtype, device=wpe.device)
+
     def reader(self, cache: bool, compile: bool) -> NextLogits:
         """Return what gives :mod:`gpt2_book.sampling` the next logits, without dropout."""
         if compile and not cache:
@@ -292,12 +299,6 @@ class GPT(Generates, Saved, Located):
             raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0 where nothing counts
-
-    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
-        """Make a cache for so many rows, as long as the context where ``size`` does not say otherwise."""
-        c, wpe = self.config, self.transformer.wpe.weight
-        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
-        return KVCache(*shape, batch=batch, dtype=dtype or wpe.dtype, device=wpe.device)
 
     def next_logits(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""

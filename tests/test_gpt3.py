@@ -363,7 +363,8 @@ def test_a_model_with_bands_is_saved_for_this_package_alone(fields, tmp_path):
         GPT.from_pretrained(tmp_path)
     dense = banded(torch.float32, band=None)
     dense.save_pretrained(tmp_path / "dense")  # what any GPT-2 could be
-    assert GPT.from_pretrained(tmp_path / "dense").config == GPTConfig(**{f: getattr(dense.config, f) for f in vars(GPTConfig())})
+    fields = {name: getattr(dense.config, name) for name in vars(GPTConfig())}
+    assert GPT.from_pretrained(tmp_path / "dense").config == GPTConfig(**fields)
 
 
 # ../nbs/43_gpt3.ipynb #fce7e99e
