@@ -80,7 +80,8 @@ def heatmap(
         found = f"{values.ndim} (shape {tuple(values.shape)})"
         raise ValueError(f"a heat map needs a matrix of 2 axes, not {found}")
     image = ax.imshow(values, **({"aspect": "equal"} | imshow))
-    for axis, labels, n in zip((ax.yaxis, ax.xaxis), (yticks, xticks), values.shape):
+    rows, columns = values.shape
+    for axis, labels, n in ((ax.xaxis, xticks, columns), (ax.yaxis, yticks, rows)):
         if labels is not None:
             if len(labels) != n:
                 where = f"along the {axis.axis_name} axis"

@@ -80,7 +80,7 @@ def test_one_process_with_nccl_trains_like_none(parallel, tmp_path):
         "training": {"steps": 6, "warmup_steps": 2, "precision": "float32"}, "run": {"save_every": 3, "eval_every": 3},
     }  # fmt: skip
     (tmp_path / "small.json").write_text(json.dumps(small), encoding="utf-8")
-    train = ["-c", "from gpt2_book.cli import main; main()", "train", "--config", "small.json", "--parallel", parallel]
+    train = ["-c", "from gpt2_book.workshop.cli import main; main()", "train", "--config", "small.json", "--parallel", parallel]
     spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python", sys.executable]
     for before, out in ((spread, "one"), ([], "none")):
         words = train if before else train[:-2]

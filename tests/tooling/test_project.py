@@ -210,7 +210,7 @@ def test_modules_import_one_another_in_one_direction():
             home = [*package[: len(package) + 1 - node.level], node.module] if node.level else [node.module]
             home = ".".join(filter(None, home)).removeprefix(PROJECT.package).removeprefix(".")
             graph[module] |= {home, *(f"{home}.{alias.name}".removeprefix(".") for alias in node.names)}
-    assert graph["model"] >= {"block", "embedding"} and graph["cli"] >= {"pretrained"}  # or nothing would be seen
+    assert graph["model"] >= {"block", "embedding"} and graph["workshop.cli"] >= {"workshop.shell"}  # or nothing would be seen
     assert "plots" not in set().union(*graph.values())
     assert "model" not in graph["pretrained"] | graph["sampling"]
     while graph:  # take away what needs nothing that is left

@@ -23,7 +23,7 @@ def test_two_processes_train_the_model_of_one(tmp_path):
     text = "\n\n".join(f"{a} times {b} is {a * b}, as one knows." for a in range(30) for b in range(12))
     (tmp_path / "text.txt").write_text(text)
     (tmp_path / "small.json").write_text(json.dumps({**SMALL, "text": "text.txt"}))
-    alone = [sys.executable, "-c", "from gpt2_book.cli import main; main()", "train", "--config", "small.json"]
+    alone = [sys.executable, "-c", "from gpt2_book.workshop.cli import main; main()", "train", "--config", "small.json"]
     spread = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     said = []
     for command in ([*alone, "--out", "one"], [*spread, *alone, "--out", "two"]):

@@ -55,7 +55,7 @@ def test_other_systems_run_the_tests_and_a_chapter():
 def test_every_command_of_the_package_is_one(name):
     from typer.main import get_command
 
-    from gpt2_book.cli import app
+    from gpt2_book.workshop.cli import app
 
     known = get_command(app).commands
     text = (ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8")
