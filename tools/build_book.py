@@ -18,12 +18,15 @@ import re
 import shutil
 import sys
 import time
+from configparser import ConfigParser, SectionProxy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "_build"
 HTML = OUT / "html"
 STAMP = OUT / "book.json"  # what the last good build was made from, and the files it made
+# pages that have another name now: a link to the old one is sent on
+MOVED = {"91_figures": "93_figures", "92_benchmarks": "94_benchmarks"}
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -91,13 +94,47 @@ def render(first: str, jobs: int) -> list[str]:
     if result == 0:
         (HTML / ".nojekyll").touch()  # GitHub Pages leaves out folders such as _static without it
         if first != "index":
-            link = f'<meta charset="utf-8"><title>GPT-2 from scratch</title><meta http-equiv="refresh" content="0; url={first}.html">'
-            (HTML / "index.html").write_text(
-                f'<!doctype html><html lang="en">{link}<a href="{first}.html">The book</a></html>\n',
-                encoding="utf-8", newline="\n",
-            )
+            write_page("index.html", f'<a href="{first}.html">The book</a>', forward=f"{first}.html")
+        for old, new in MOVED.items():
+            if (HTML / "nbs" / f"{new}.html").exists():
+                write_page(f"nbs/{old}.html", f'This page is now <a href="{new}.html">here</a>.', forward=f"{new}.html")
+        base = settings()["doc_host"] + settings()["doc_baseurl"]  # the page stands in for one of any depth
+        write_page("404.html", f'There is no such page. <a href="{base}">The book</a> begins here.')
         return []
     return said or [f"Sphinx failed: {result}"]
+
+
+def settings() -> SectionProxy:
+    ini = ConfigParser(delimiters=["="])
+    ini.read(ROOT / "settings.ini", encoding="utf-8")
+    return ini["DEFAULT"]
+
+
+def write_page(name: str, text: str, *, forward: str = "") -> None:
+    """Write a page of one sentence into the built book, which may send its reader on."""
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>GPT-2 from scratch</title>'
+    if forward:
+        head += f'<meta http-equiv="refresh" content="0; url={forward}">'
+    style = "<style>:root{color-scheme:light dark}body{font:1.2rem/1.6 sans-serif;margin:4rem auto;max-width:34rem}</style>"
+    page = f'<!doctype html><html lang="en"><head>{head}{style}</head><body><main><p>{text}</p></main></body></html>\n'
+    (HTML / name).write_text(page, encoding="utf-8", newline="\n")
+
+
+def keep_outputs(pages: list[Path]) -> None:
+    """Put the outputs into the notebooks that a page offers for download."""
+    import nbformat
+    import run_notebooks
+
+    store = run_notebooks.Outputs(ROOT)
+    for path in pages:
+        if path.suffix == ".ipynb":
+            nb = nbformat.read(path, as_version=4)
+            executed = run_notebooks.prepare(path)
+            assert store.fill(executed, path), f"{path.name} has no outputs, and was run"
+            for cell, done in zip(nb.cells, executed.cells, strict=True):
+                if cell.cell_type == "code":
+                    cell.outputs = done.outputs
+            nbformat.write(nb, HTML / "_sources" / path.relative_to(ROOT))
 
 
 def build(jobs: int) -> int:
@@ -118,6 +155,8 @@ def build(jobs: int) -> int:
         if not problems:
             say("Rendering the pages")
             problems = render(first, jobs)
+        if not problems:
+            keep_outputs(pages)
         if problems:
             rule = "-" * 100
             print(

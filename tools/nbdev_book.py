@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -134,6 +135,14 @@ def add_katex(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         app.add_js_file("math.js", loading_method="defer")
 
 
+def describe(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
+    """Tell search engines what a page is about: the sentence below its title."""
+    quote = next(doctree.findall(nodes.block_quote), None) if doctree is not None else None
+    if quote is not None:
+        text = escape(" ".join(quote.astext().split()), quote=True)
+        context["metatags"] = context.get("metatags", "") + f'<meta name="description" content="{text}" />'
+
+
 # --- chapter numbers: a chapter carries its notebook's number, so nbs/11_attention.ipynb is chapter 11, with figure 11.1 ------
 
 
@@ -201,6 +210,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", configure, priority=100)
     app.connect("source-read", read_notebook)
     app.connect("html-page-context", add_katex)
+    app.connect("html-page-context", describe)
     app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
     app.add_post_transform(FoldRunsOfTests)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

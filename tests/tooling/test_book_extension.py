@@ -331,6 +331,32 @@ def test_many_tests_in_a_row_take_one_line(book: Book):
     assert many.count("<summary>") == 6 and re.search(r'<summary><p class="collapsed[^>]*>5 tests</p>', many)
 
 
+def test_a_page_has_a_description_for_search_engines(built: Book):
+    assert '<meta name="description" content="What it holds." />' in built.page()
+
+
+def test_a_page_that_moved_sends_its_reader_on_and_a_lost_one_home(built: Book):
+    page = (built.html / "404.html").read_text()
+    assert 'href="https://' in page and "no such page" in page
+    tool = built.root / "tools" / "build_book.py"
+    text = tool.read_text()
+    tool.write_text(text.replace("MOVED = {", 'MOVED = {"00_old": "01_first", "00_gone": "99_never", '))
+    try:
+        rc, said = built.build()
+        assert rc == 0, said
+    finally:
+        tool.write_text(text)
+    assert 'content="0; url=01_first.html"' in built.page("nbs/00_old.html")
+    assert not (built.html / "nbs" / "00_gone.html").exists()
+
+
+def test_a_downloaded_notebook_has_its_outputs(built: Book):
+    nb = nbformat.read(built.html / "_sources" / "nbs" / "01_first.ipynb", as_version=4)
+    printed = "".join(o.get("text", "") for c in nb.cells if c.cell_type == "code" for o in c.outputs)
+    assert "the sum is 2" in printed
+    assert nb.cells[1].source == "#| default_exp first"  # the notebook, not the page
+
+
 def test_mathematics_is_left_to_katex(built: Book):
     page = built.page()
     assert '<span class="math">a^2</span>' in page
@@ -475,5 +501,6 @@ def test_every_notebook_can_become_a_page(path: Path):
 
 
 def test_every_module_is_on_the_api_page():
-    named = re.findall(r"automodule:: gpt2_book\.(\w+)", (ROOT / "api.md").read_text())
-    assert sorted(named) == sorted(p.stem for p in (ROOT / "gpt2_book").glob("[a-z]*.py"))
+    named, package = re.findall(r"automodule:: gpt2_book\.([\w.]+)", (ROOT / "api.md").read_text()), ROOT / "gpt2_book"
+    files = [p.relative_to(package).with_suffix("") for p in package.rglob("[a-z]*.py")]
+    assert sorted(named) == sorted(".".join(p.parts) for p in files)

@@ -11,6 +11,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -231,6 +232,13 @@ def test_the_address_of_the_repository_is_in_settings_ini_alone():
     installs = f"git+{SETTINGS['git_url']}"
     others = {name: text.replace(installs, "") for name, text in texts().items() if name != "settings.ini"}
     assert [name for name, text in others.items() if address.search(text)] == []
+
+
+def test_the_citation_names_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["title"]) == (SETTINGS["version"], SETTINGS["title"])
+    assert cited["license"] == {"apache2": "Apache-2.0"}[SETTINGS["license"]]
+    assert cited["authors"] == [{"name": SETTINGS["author"]}]
 
 
 def test_no_path_of_a_machine():
