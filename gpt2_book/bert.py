@@ -13,7 +13,6 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,10 +23,9 @@ from .attention import causal_mask
 from .finetuning import PAD, ExampleLoader, GPTClassifier, pad_rows
 from .initialization import init_gpt2_
 from .layer_norm import LayerNorm
-from gpt2_book.pretrained import (
-    WEIGHT_FILE, Checkpoint, ModelFiles, NoDraws, Stored, all_or_nothing, read_header, weight_files, write_weights,
-)  # fmt: skip
 from .tokenizer import split_special
+from .workshop.hub import ModelFiles
+from .workshop.tensors import Checkpoint, Stored, read_header, save_model, weight_files
 
 # %% auto #0
 __all__ = ['SIZES', 'SUPPORTED', 'HEADS', 'TIED', 'NORMS', 'ARCHITECTURES', 'BertConfig', 'BertEmbeddings', 'BertSelfAttention',
@@ -188,11 +186,7 @@ def read_config(files: ModelFiles) -> dict:
     Raises:
         ValueError: naming each field that describes another architecture or a variant that is not implemented.
     """
-    path = files.first("config.json")
-    try:
-        hub = dict(json.loads(path.read_text(encoding="utf8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    path, hub = files.first("config.json"), files.json("config.json")
     wrong = [
         f"{field} = {hub.get(field)!r}, not {' or '.join(map(repr, supported))}"
         for field, supported in SUPPORTED.items()
@@ -282,12 +276,8 @@ class Saved(nn.Module):
         files = ModelFiles(name, revision=revision)
         given = read_config(files)
         stored = stored_tensors(files, prefix=cls.prefix)
-        with torch.device("meta"), NoDraws():
-            model = cls.build(BertConfig(**given), stored, **how)
-        shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-        state = Checkpoint(given, stored).read(shapes, dtype=dtype, device=device, mapped=mapped)
-        model.load_state_dict(state, assign=True)
-        return model.eval()
+        read: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
+        return Checkpoint(given, stored).load(lambda: cls.build(BertConfig(**given), stored, **how), **read)
 
     def save_pretrained(self, folder: str | os.PathLike, *, max_shard_size: int | str = "5GB") -> None:
         """Write what Hugging Face's class of the same purpose loads. Larger files are split."""
@@ -318,13 +308,7 @@ def save_bert(
     if num_labels != 2:
         hub["id2label"] = {str(i): f"LABEL_{i}" for i in range(num_labels)}
         hub["label2id"] = {f"LABEL_{i}": i for i in range(num_labels)}
-    with all_or_nothing(folder := Path(folder)) as inside:
-        write_weights(inside, state, tied=False, max_shard_size=max_shard_size)
-        (inside / "config.json").write_text(json.dumps(hub, indent=2) + "\n", encoding="utf8", newline="\n")
-        written = {path.name for path in inside.iterdir()}
-    for path in folder.iterdir():  # an index and shards of what stood here before
-        if WEIGHT_FILE.fullmatch(path.name) and path.name not in written:
-            path.unlink()
+    save_model(folder, state, {"config.json": hub}, max_shard_size=max_shard_size)
 
 # %% ../nbs/42_bert.ipynb #0fd01cff
 def init_bert_(module: nn.Module, config: BertConfig) -> nn.Module:

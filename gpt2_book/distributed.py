@@ -37,8 +37,9 @@ from gpt2_book.training import (
 )  # fmt: skip
 from gpt2_book.workshop.checkpoints import (
     SUMS, Checkpoints, Run, check_settings, differences, named_tensors, random_state, resumable,
-    set_random_state, set_seed, set_training_tensors, settings_of, sha256, sync, training_tensors, whole_folder,
+    set_random_state, set_seed, set_training_tensors, settings_of, training_tensors,
 )  # fmt: skip
+from .workshop.files import sha256, sync, whole_folder
 from .workshop.from_recipe import new_model, prepare
 from .workshop.recipes import Recipe, write_recipe
 from .workshop.runs import Log, RunConfig, measured, show, stop_politely

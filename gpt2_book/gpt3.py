@@ -22,7 +22,9 @@ from .kv_cache import Ends, KVCache, LayerCache
 from .model import GPT, GPTConfig
 from .model import forward_flops as dense_flops
 from .optim import batch_size_ramp, warmup_cosine
-from .pretrained import ModelFiles, all_or_nothing, weight_files, write_tensors
+from .workshop.files import all_or_nothing
+from .workshop.hub import ModelFiles
+from .workshop.tensors import weight_files, write_tensors
 
 # %% auto #0
 __all__ = ['SIZES', 'NEO_NEEDED', 'Size', 'GPT3Config', 'config', 'forward_flops', 'band_mask', 'attend_in_band', 'BandKernel',

@@ -175,14 +175,11 @@ class Saved(nn.Module):
         checkpoint = pretrained.open_checkpoint(name, revision=revision)
         if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
             raise ValueError(f"{name} is no {cls.__name__}: its config.json has {', '.join(sorted(other))}")
-        with torch.device("meta"), pretrained.NoDraws():
-            model = cls(cls.config_class(**checkpoint.fields))
-        shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-        state = checkpoint.read(shapes, dtype=dtype, device=device, mapped=mapped)
-        model.load_state_dict(state, assign=True)
+        how: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
+        model = checkpoint.load(lambda: cls(cls.config_class(**checkpoint.fields)), **how)
         if model.config.tie_weights:
             tie_weights(model.transformer.wte, model.lm_head)
-        return model.eval()
+        return model
 
     def save_pretrained(self, folder: str | os.PathLike, *, tokenizer: pretrained.Tokenizer | None = None,
                         max_shard_size: int | str = "5GB", own_format: bool = True) -> None:  # fmt: skip

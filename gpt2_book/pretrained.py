@@ -6,41 +6,29 @@
 from __future__ import annotations
 
 import json
-import math
-import mmap
 import os
 import re
-import shutil
 import tempfile
-import threading
 import warnings
-import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from .tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
+from .workshop.files import OWN_TYPE
+from .workshop.hub import GPT2_NAME, ModelFiles
+from .workshop.tensors import Checkpoint, Stored, read_header, save_model, weight_files
 
 # %% auto #0
-__all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'OWN_TYPE', 'HUB_DROPOUTS', 'HUB_DEFAULTS',
-           'HUB_SUPPORTED', 'GPT2_NAME', 'SAVED', 'LISTED', 'WEIGHT_FILE', 'FIRST_FILE', 'FLOATS', 'REPLACEABLE',
+__all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED',
            'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config', 'beyond_hub', 'to_hub_config',
-           'embedded_models', 'hub_repository', 'hub_errors', 'check_repository', 'hub_silence', 'no_folder',
-           'model_folder', 'unfinished', 'file_in', 'ModelFiles', 'locate', 'Stored', 'read_header', 'weight_files',
-           'check_tensors', 'settle_head', 'room', 'Checkpoint', 'open_checkpoint', 'own_weights_', 'NoDraws', 'finish',
-           'all_or_nothing', 'commit', 'bytes_of', 'split_shards', 'write_tensors', 'write_weights', 'byte_letters',
-           'merges_of', 'cutting', 'tokenizer_files', 'save_checkpoint', 'push_checkpoint', 'from_merges',
-           'read_tokenizer_json', 'read_merges', 'load_tokenizer']
+           'settle_head', 'open_checkpoint', 'byte_letters', 'merges_of', 'cutting', 'tokenizer_files',
+           'save_checkpoint', 'push_checkpoint', 'from_merges', 'read_tokenizer_json', 'read_merges', 'load_tokenizer']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -68,7 +56,6 @@ HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
 }  # fmt: skip
-OWN_TYPE = "gpt2_book"  # the model_type of what only this package computes, and the name of its files of weights
 HUB_DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
 HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
     "n_positions": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768, "layer_norm_epsilon": 1e-5,
@@ -149,270 +136,6 @@ def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}  # left out, they would mean 50256
     return {"architectures": ["GPT2LMHeadModel"], **hub, **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
 
-# %% ../nbs/21_pretrained.ipynb #9b310e30
-GPT2_NAME = re.compile(r"(?:openai-community/)?(gpt2(?:-medium|-large|-xl)?)")
-
-
-def embedded_models() -> dict[str, Path]:
-    """Return the models inside the package: each one's name and its folder."""
-    assets = Path(str(resources.files("gpt2_book"))) / "assets"
-    return {config.parent.name: config.parent for config in sorted(assets.glob("*/config.json"))}
-
-
-def hub_repository(name: str, revision: str | None = None) -> str:
-    """Return the repository that ``name`` stands for. OpenAI's four models have two names; one in the cache is kept."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if (match := GPT2_NAME.fullmatch(name)) is None:
-        return name
-    names = [f"openai-community/{match[1]}", match[1]]
-    cached = [n for n in names if isinstance(try_to_load_from_cache(n, "config.json", revision=revision), str)]
-    return [*cached, *names][0]
-
-
-def hub_errors() -> tuple[type[Exception], ...]:
-    """Return what the hub's library raises when it cannot give a file."""
-    from huggingface_hub import errors
-
-    http = errors.HfHubHTTPError.__bases__  # with the errors of the HTTP library that this version is built on
-    return (errors.HFValidationError, errors.HfHubHTTPError, *http, OSError)
-
-
-def check_repository(repository: str, name: str) -> str:
-    """Return the name of a repository, unless no repository can have it.
-
-    Raises:
-        FileNotFoundError: when the hub does not allow the name.
-    """
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repository)
-    except HFValidationError:
-        models = ", ".join(embedded_models())
-        why = f"no embedded model ({models}), no folder, and no name on the hub: those are 'name' or 'owner/name'"
-        raise FileNotFoundError(f"{name!r} is {why}") from None
-    return repository
-
-# %% ../nbs/21_pretrained.ipynb #9667c40a
-def hub_silence(seconds: float = 5.0) -> str:
-    """Return why the hub does not answer; nothing where it does, or where its library is told to stay offline.
-
-    The library itself asks six times, which takes half a minute. In a thread, since a name may be looked up for long.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    found: list[str] = []
-    expected: tuple[type[Exception], ...]  # the last two: a proxy that is set up wrongly
-    expected = (*hub_errors(), ValueError, ImportError)
-
-    def ask() -> None:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=seconds)
-            found.append("")
-        except expected as error:
-            found.append(str(error) or type(error).__name__)
-
-    if constants.HF_HUB_OFFLINE:
-        return ""
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return found[0] if found else f"no answer within {seconds:g} seconds"
-
-# %% ../nbs/21_pretrained.ipynb #9ec2884b
-def no_folder(path: Path) -> str:
-    """Say what stands in the place of a model's folder."""
-    if path.is_file():
-        what = "a zip archive, to be unpacked first" if zipfile.is_zipfile(path) else "a file"
-    else:
-        what = "a link that leads nowhere" if path.is_symlink() else "neither a file nor a folder"
-    hint = f"; {path.parent} may be meant" if (path.parent / "config.json").is_file() else ""
-    return f"{path} is {what}; a model is a folder with config.json and model.safetensors{hint}"
-
-
-def model_folder(name: str | os.PathLike) -> Path | None:
-    """Return the folder that a name means, None where it can only be a repository of the hub.
-
-    Raises:
-        ValueError: when the name is empty.
-        FileNotFoundError: when it is a path, and there is nothing.
-        NotADirectoryError: when there is something else, a file for instance.
-    """
-    embedded, path = embedded_models(), Path(name)
-    if name == "":
-        raise ValueError("the name of the model is empty")
-    if isinstance(name, str) and name in embedded:
-        if path.is_dir():
-            warnings.warn(f"{name!r} is the model of the package; the folder here is './{name}'", stacklevel=2)
-        return embedded[name]
-    if path.is_dir():
-        return path
-    if os.path.lexists(path):
-        raise NotADirectoryError(no_folder(path))
-    if not isinstance(name, str) or re.match(r"\.{0,2}[/\\]|~|[A-Za-z]:", name):
-        raise FileNotFoundError(f"there is no folder {path}")
-    return None
-
-# %% ../nbs/21_pretrained.ipynb #ae4f8619
-SAVED, LISTED = ".saved", "files.json"
-WEIGHT_FILE = re.compile(rf"(model|{OWN_TYPE})(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
-FIRST_FILE = re.compile(rf"(model|{OWN_TYPE})\.safetensors(\.index\.json)?")  # where a reader begins
-
-
-def unfinished(folder: Path) -> set[str]:
-    """Return the names of all files of a save that ended before each was in its place, none where there is no such."""
-    try:
-        names = set(json.loads((folder / SAVED / LISTED).read_text(encoding="utf8")))
-    except OSError:
-        return set()
-    return names if any((folder / SAVED / name).exists() for name in names) else set()
-
-
-def file_in(folder: Path, file: str) -> Path | None:
-    """Return the path of a model's file in its folder, or None; the new one, where a save did not end."""
-    if names := unfinished(folder):
-        if (path := folder / SAVED / file).is_file():
-            return path
-        if WEIGHT_FILE.fullmatch(file) and file not in names:
-            return None  # of what stood there before
-    return path if (path := folder / file).is_file() else None
-
-# %% ../nbs/21_pretrained.ipynb #bfd7af97
-class ModelFiles:
-    """The files of one model: embedded, in a folder, or in one commit of a repository of the hub.
-
-    Raises:
-        FileNotFoundError: when ``name`` is none of the three, has no ``config.json``, or the hub cannot be reached.
-        NotADirectoryError: when it is a file.
-    """
-
-    def __init__(self, name: str | os.PathLike, *, revision: str | None = None) -> None:
-        self.name, self.revision, self.reason = os.fspath(name), revision, ""
-        self.folder, self.repository, self.silence = model_folder(name), "", ""
-        if self.folder is None:
-            self.repository = check_repository(hub_repository(self.name, revision), self.name)
-            self.silence = hub_silence()
-        self.revision = self.first("config.json").parent.name  # on the hub: the commit, for all other files
-
-    def find(self, file: str) -> Path | None:
-        """Return the path of ``file``, downloaded if need be, or None where the model has no such file."""
-        if self.folder:
-            return file_in(self.folder, file)
-        from huggingface_hub import errors, hf_hub_download
-
-        offline = bool(self.silence)
-        try:
-            return Path(hf_hub_download(self.repository, file, revision=self.revision, local_files_only=offline))
-        except errors.LocalEntryNotFoundError as error:  # not in the cache, and no hub to ask
-            self.reason = f"says: {error}"
-            return None
-        except errors.EntryNotFoundError:
-            return None
-        except hub_errors() as error:
-            raise self.unknown(f"says: {error}") from error
-
-    def first(self, *files: str) -> Path:
-        """Return the path of the first of ``files`` that there is."""
-        for file in files:
-            if path := self.find(file):
-                return path
-        missing = f"{self.folder or self.repository} has no {' and no '.join(files)}"
-        raise FileNotFoundError(missing) if self.folder else self.unknown(self.reason or f"says: {missing}")
-
-    def unknown(self, why: str) -> FileNotFoundError:
-        models, why = ", ".join(embedded_models()), " ".join(why.split())
-        if self.silence:
-            why = f"cannot be reached: {self.silence}"
-        return FileNotFoundError(f"{self.name!r} is no embedded model ({models}), no folder, and the hub {why}")
-
-# %% ../nbs/21_pretrained.ipynb #27fa0b00
-def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
-    """Return the folder that holds the ``config.json`` of a model, which is fetched from the hub if need be.
-
-    Raises:
-        FileNotFoundError: when there is no such model.
-    """
-    return ModelFiles(name, revision=revision).first("config.json").parent
-
-# %% ../nbs/21_pretrained.ipynb #14920526
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a safetensors file, not read yet: where it is, and its type and shape there."""
-
-    file: Path
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def read(self) -> Tensor:
-        """Map the tensor into memory, in our layout. Its file stays mapped only as long as the tensor lives."""
-        with safe_open(self.file, framework="pt") as content:
-            return turn(self.key, content.get_tensor(self.key))  # (in, out) -> (out, in), if of a Conv1D
-
-
-def read_header(file: Path) -> list[Stored]:
-    """List the tensors of a safetensors file, without reading them.
-
-    Raises:
-        ValueError: when the file is damaged, for instance cut short by a download that broke off.
-    """
-    try:
-        with safe_open(file, framework="pt") as content:
-            pieces = {key: content.get_slice(key) for key in content.keys()}
-            return [Stored(file, key, p.get_dtype(), tuple(p.get_shape())) for key, p in pieces.items()]
-    except SafetensorError as error:
-        size = file.stat().st_size
-        raise ValueError(f"{file} ({size} bytes) is damaged or no safetensors file: {error}") from error
-
-# %% ../nbs/21_pretrained.ipynb #4c9af724
-def weight_files(files: ModelFiles, stem: str = "model") -> list[Path]:
-    """Return the safetensors files of a model: one, or the shards that its index names.
-
-    Args:
-        stem: how their names begin; other than ``model`` for what Hugging Face is not to find.
-
-    Raises:
-        FileNotFoundError: when one of them is missing.
-        ValueError: when the index is damaged or names a file outside of the model's folder.
-    """
-    first = files.first(f"{stem}.safetensors", f"{stem}.safetensors.index.json")
-    if first.suffix != ".json":
-        return [first]
-    try:
-        shards = sorted(set(json.loads(first.read_text(encoding="utf8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{first} is damaged: {error!r}") from error
-    if outside := [shard for shard in shards if re.search(r"[\\/:]", str(shard))]:
-        raise ValueError(f"{first} names {outside[0]!r}, which is no file beside it")
-    return [files.first(shard) for shard in shards]
-
-# %% ../nbs/21_pretrained.ipynb #c5b6c0d0
-def check_tensors(stored: Mapping[str, Stored], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Compare the tensors of a checkpoint with the shapes of a model's state dict, both under our names.
-
-    Raises:
-        ValueError: naming each tensor that is missing, left over, or of another shape or type. The shapes are those
-            in the file.
-    """
-    wrong = [f"{name} is missing" for name in shapes if name not in stored]
-    for name, tensor in stored.items():
-        if name not in shapes:
-            wrong.append(f"{tensor.key} {tensor.shape} is not part of the model")
-            continue
-        needed = tuple(shapes[name][::-1] if CONV1D_WEIGHT.search(name) else shapes[name])
-        if tensor.shape != needed:
-            wrong.append(f"{tensor.key} is {tensor.shape}, but config.json makes it {needed}")
-        elif tensor.dtype not in FLOATS:
-            wrong.append(f"{tensor.key} holds {tensor.dtype}, not one of {', '.join(FLOATS)}")
-    if wrong:
-        shown = [*wrong[:12], *([f"and {len(wrong) - 12} more"] if len(wrong) > 12 else [])]
-        raise ValueError("the weights do not fit the configuration:\n  " + "\n  ".join(shown))
-
 # %% ../nbs/21_pretrained.ipynb #bfe76c94
 def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
     """Decide whether the head is tied, and give a tied one a tensor under both names, in place."""
@@ -431,65 +154,6 @@ def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
     stored.setdefault(TOKENS, either)
     return True
 
-# %% ../nbs/21_pretrained.ipynb #a3b1986a
-def room(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """Return an empty tensor that owns its memory: on the CPU in pages of 2 MiB, where it is that large."""
-    size = math.prod(shape) * dtype.itemsize
-    if torch.device(device).type != "cpu" or size < 2**21 or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a system without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
-
-# %% ../nbs/21_pretrained.ipynb #400a011a
-REPLACEABLE = os.name != "nt"  # may a file be replaced that is mapped into memory?
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A GPT-2 in Hugging Face's format whose configuration is understood and whose weights are not read yet.
-
-    ``fields`` are those of ``GPTConfig``; ``stored`` has the tensors under our names.
-    """
-
-    fields: dict
-    stored: dict[str, Stored]
-
-    def read(
-        self, shapes: Mapping[str, tuple[int, ...]], *, dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu", mapped: bool = False,
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Check all tensors against ``shapes``, then read them into memory of their own, a few at a time.
-
-        Args:
-            mapped: where nothing is to be converted, leave all in their file, which must then stay as it is. Not on
-                Windows, where no program could replace the file while the tensors live.
-
-        Raises:
-            ValueError: before any is read, naming each that does not fit.
-        """
-        check_tensors(self.stored, shapes)
-        kinds = {FLOATS[t.dtype] for t in self.stored.values()}
-        same = REPLACEABLE and torch.device(device).type == "cpu" and kinds == {dtype}
-        if mapped and same:
-            opened = {file: safe_open(file, framework="pt") for file in {t.file for t in self.stored.values()}}
-            return {name: turn(t.key, opened[t.file].get_tensor(t.key)) for name, t in self.stored.items()}
-
-        def place(tensor: Stored) -> Tensor:
-            found = tensor.read()
-            return room(tuple(found.shape), dtype, device).copy_(found)
-
-        # A tied head is the same Stored, and read once. One that is large beside all others goes alone and first,
-        # while there is room: mapped and copied at once, it takes twice its size for a moment.
-        sizes = {tensor: math.prod(tensor.shape) for tensor in self.stored.values()}
-        large = [tensor for tensor, size in sizes.items() if 40 * size > sum(sizes.values())]
-        done = {tensor: place(tensor) for tensor in sorted(large, key=sizes.__getitem__, reverse=True)}
-        small = [tensor for tensor in sizes if tensor not in done]
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            done.update(zip(small, pool.map(place, small)))
-        return {name: done[tensor] for name, tensor in self.stored.items()}
-
 # %% ../nbs/21_pretrained.ipynb #089710e5
 def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> Checkpoint:
     """Find a GPT-2 in Hugging Face's format and read its configuration and the shapes of its weights.
@@ -499,11 +163,7 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
         ValueError: when a file is damaged or the configuration asks for something that is not implemented.
     """
     files = ModelFiles(name, revision=revision)
-    config = files.first("config.json")
-    try:
-        hub = dict(json.loads(config.read_text(encoding="utf8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{config} is damaged: {error}") from error
+    hub = files.json("config.json")
     fields = from_hub_config(hub)
     stored: dict[str, Stored] = {}
     stem = OWN_TYPE if hub.get("model_type") == OWN_TYPE else "model"
@@ -512,151 +172,8 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
             other = stored[ours]
             raise ValueError(f"{tensor.key} in {tensor.file} and {other.key} in {other.file} are the same tensor")
         if ours is not None:
-            stored[ours] = tensor
+            stored[ours] = replace(tensor, turned=CONV1D_WEIGHT.search(ours) is not None)
     return Checkpoint(fields | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])}, stored)
-
-# %% ../nbs/21_pretrained.ipynb #26b8998f
-@torch.no_grad()
-def own_weights_(model: nn.Module) -> nn.Module:
-    """Move the parameters of ``model``, in place, to memory of their own in which rows lie one after the other.
-
-    Mapped ones leave their file, which may then be written to; those that are shared stay shared.
-    """
-    for parameter in model.parameters():
-        parameter.data = room(tuple(parameter.shape), parameter.dtype, parameter.device).copy_(parameter)
-    return model
-
-# %% ../nbs/21_pretrained.ipynb #81fe10b7
-class NoDraws(TorchFunctionMode):
-    """While it is active, ``torch.nn.init`` draws no random weights: a model is built that is about to be loaded."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if getattr(function, "__module__", None) == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
-
-# %% ../nbs/21_pretrained.ipynb #cf5b868d
-def finish(folder: Path) -> None:
-    """Move the files of a complete save to their places, also of one that was killed while it did so."""
-    saved, names = folder / SAVED, unfinished(folder)
-    first = {name for name in names if FIRST_FILE.fullmatch(name)}
-    old = [path for path in folder.iterdir() if first and WEIGHT_FILE.fullmatch(path.name)]
-    for path in sorted(old, key=lambda path: FIRST_FILE.fullmatch(path.name) is None):  # a reader's first file first
-        if path.name not in names or path.name in first:  # no other program is to find half of each
-            path.unlink(missing_ok=True)
-    for name in sorted(names, key=first.__contains__):  # what a reader begins with comes last
-        with suppress(FileNotFoundError):  # it was moved before
-            os.replace(saved / name, folder / name)
-    shutil.rmtree(saved, ignore_errors=True)
-
-
-@contextmanager
-def all_or_nothing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder; what is written there becomes part of ``folder`` at the end, or vanishes with an error.
-
-    A program that is killed leaves what stood there, or all of the new, as :func:`file_in` finds it. Where there are
-    weights among the new files, those of before that have other names are deleted.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    inside = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
-    try:
-        yield inside
-        commit(inside, folder)
-    except OSError as error:
-        if error.filename and Path(os.fspath(error.filename)).parent == inside:
-            error.filename = str(folder / Path(error.filename).name)  # the name that is known
-        raise
-    finally:
-        shutil.rmtree(inside, ignore_errors=True)
-        for path in made:
-            with suppress(OSError):  # there is something in it
-                path.rmdir()
-
-# %% ../nbs/21_pretrained.ipynb #4c52064f
-def commit(inside: Path, folder: Path) -> None:
-    """Make the files in ``inside`` part of ``folder``, which holds it: in one step, as far as a reader can see."""
-    names = sorted(path.name for path in inside.iterdir())
-    for path in (inside / name for name in names):
-        path.chmod(0o644)
-        with open(path, "r+b") as file:
-            os.fsync(file.fileno())
-    if len(names) == 1:
-        os.replace(inside / names[0], folder / names[0])
-        return
-    (inside / LISTED).write_text(json.dumps(names), encoding="utf8")
-    inside.chmod(0o755)
-    finish(folder)  # an earlier save, if one was killed
-    os.replace(inside, folder / SAVED)  # from here on, the new one counts
-    finish(folder)
-
-
-def bytes_of(size: int | str) -> int:
-    """Return a number of bytes that is written as ``5_000_000_000`` or as ``"5GB"``."""
-    match = re.fullmatch(r"(\d+) ?([kKMGT]?)B?", str(size).strip())
-    if match is None or int(match[1]) < 1:
-        raise ValueError(f"a size is a number of bytes or looks like '5GB', not {size!r}")
-    return int(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " ")
-
-
-def split_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Cut the names into runs whose sizes sum to ``limit`` at most; a larger tensor gets a run of its own."""
-    shards: list[list[str]] = []
-    room_left = -1
-    for name, size in sizes.items():
-        if size > room_left:
-            shards.append([])
-            room_left = limit
-        shards[-1].append(name)
-        room_left -= size
-    return shards
-
-# %% ../nbs/21_pretrained.ipynb #a4ce9864
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, with the mark that Hugging Face's loader asks for.
-
-    Raises:
-        OSError: when the disk is full, for instance.
-    """
-    try:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
-    except SafetensorError as error:  # which it raises for the system's errors, too
-        if (found := re.search(r"(?:os error |Os \{ code: )(\d+)", str(error))) is None:
-            raise
-        code = int(found[1])
-        if os.name == "nt":
-            raise OSError(0, str(error), str(path), code) from error
-        raise OSError(code, os.strerror(code), str(path)) from error
-
-
-def write_weights(folder: Path, state: Mapping[str, Tensor], *, tied: bool, max_shard_size: int | str,
-                  stem: str = "model") -> None:  # fmt: skip
-    """Write a state dict of :class:`gpt2_book.model.GPT` as safetensors in Hugging Face's layout, in shards if need be.
-
-    Args:
-        stem: how the names of the files begin.
-
-    Shapes:
-        each tensor keeps its shape, but for the Conv1D weights: (out, in) becomes (in, out)
-
-    Raises:
-        ValueError: when a tensor holds whole numbers, which the format does not know.
-    """
-    names = [name for name in state if not (tied and name == HEAD)]
-    if whole := [name for name in names if not state[name].is_floating_point()]:
-        raise ValueError(f"{whole[0]} is {state[whole[0]].dtype}: save the model itself, not its int8 copy")
-    sizes = {name: state[name].numel() * state[name].element_size() for name in names}
-    shards = split_shards(sizes, bytes_of(max_shard_size))
-    files = {f"{stem}.safetensors": names} if len(shards) == 1 else {
-        f"{stem}-{i:05}-of-{len(shards):05}.safetensors": shard for i, shard in enumerate(shards, 1)
-    }  # fmt: skip
-    for file, shard in files.items():
-        tensors = {name: turn(name, state[name].detach()).contiguous() for name in shard}  # (out, in) -> (in, out)
-        write_tensors(folder / file, tensors)
-    if len(files) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())},
-                 "weight_map": {name: file for file, shard in files.items() for name in shard}}  # fmt: skip
-        (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf8")
 
 # %% ../nbs/21_pretrained.ipynb #b7e7f454
 def byte_letters() -> list[str]:
@@ -763,13 +280,11 @@ def save_checkpoint(
         hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
         contents = {"config.json": hub, "generation_config.json": ends}
-    texts = {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
-    texts |= tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
-    how = {"tied": fields["tie_weights"], "max_shard_size": max_shard_size, "stem": OWN_TYPE if beyond else "model"}
-    with all_or_nothing(Path(folder)) as inside:
-        write_weights(inside, state, **how)
-        for name, text in texts.items():
-            (inside / name).write_text(text, encoding="utf8", newline="\n")
+    texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
+    tied = (HEAD,) if fields["tie_weights"] else ()
+    tensors = {name: turn(name, x) for name, x in state.items() if name not in tied}  # (out, in) -> (in, out)
+    how: dict[str, Any] = {"max_shard_size": max_shard_size, "stem": OWN_TYPE if beyond else "model"}
+    save_model(folder, tensors, {**contents, **texts}, **how)
 
 # %% ../nbs/21_pretrained.ipynb #4ab80022
 def push_checkpoint(

@@ -31,7 +31,8 @@ from .kv_cache import KVCache
 from .layer_norm import LayerNorm
 from .optim import make_optimizer, noam, set_learning_rate
 from .positional import SinusoidalPositionalEncoding
-from .pretrained import Checkpoint, ModelFiles, NoDraws, all_or_nothing, read_header, weight_files
+from .workshop.hub import ModelFiles
+from .workshop.tensors import Checkpoint, read_header, save_model, weight_files
 from gpt2_book.seq2seq import (
     Pair, PairBatch, Vocabulary, batches_by_length, check_mask, check_tokens, exact_match, pair_batch,
 )  # fmt: skip
@@ -272,24 +273,20 @@ class Saved(nn.Module):
         """
         files = ModelFiles(name)
         config = read_config(files.first("config.json"))
-        with torch.device("meta"), NoDraws():  # nothing is allocated yet, and nothing drawn
-            model: Any = cls(config)
         stored = {tensor.key: tensor for file in weight_files(files) for tensor in read_header(file)}
         if config.tie_weights and TIED[0] in stored:
             stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])  # one tensor, three names
-        shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-        model.load_state_dict(Checkpoint({}, stored).read(shapes, dtype=dtype, device=device), assign=True)
+        checkpoint = Checkpoint(asdict(config), stored)
+        model: Any = checkpoint.load(lambda: cls(config), dtype=dtype, device=device)
         model.settle(dtype, device)
         return model.eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write configuration and weights, all or nothing."""
         tied = TIED[1:] if self.config.tie_weights else ()
-        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items() if name not in tied}
-        with all_or_nothing(Path(folder)) as inside:
-            save_file(state, inside / "model.safetensors", metadata={"format": "pt"})
-            text = json.dumps({"model_type": KIND, **asdict(self.config)}, indent=2) + "\n"
-            (inside / "config.json").write_text(text, encoding="utf8", newline="\n")
+        state = {name: tensor for name, tensor in self.state_dict().items() if name not in tied}
+        config = {"model_type": KIND, **asdict(self.config)}
+        save_model(folder, state, {"config.json": config}, max_shard_size="100GB")  # one file
 
 # %% ../nbs/41_encoder_decoder.ipynb #d30dd452
 class Transformer(Saved):

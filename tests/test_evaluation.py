@@ -32,7 +32,8 @@ import torch
 from torch import nn
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.pretrained import load_tokenizer, locate
+from gpt2_book.pretrained import load_tokenizer
+from gpt2_book.workshop.hub import locate
 from gpt2_book.tokenizer import Tokenizer
 
 

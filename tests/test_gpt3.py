@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpt2_book.kv_cache import CachedLogits, KVCache
 from gpt2_book.model import GPT, GPTConfig, parameter_counts
-from gpt2_book.pretrained import NoDraws
+from gpt2_book.workshop.tensors import NoDraws
 
 
 # ../nbs/43_gpt3.ipynb #f60db66c

@@ -3,36 +3,20 @@
 
 from gpt2_book.pretrained import (
     HUB_DEFAULTS,
-    bytes_of,
     from_hub_config,
-    hub_repository,
     load_tokenizer,
-    locate,
     merges_of,
     our_name,
-    own_weights_,
     read_tokenizer_json,
-    room,
-    split_shards,
     turn,
 )
 
 
 # ../nbs/21_pretrained.ipynb #49ba5355
-import errno
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import warnings
-import zipfile
-from contextlib import suppress
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
 
@@ -40,7 +24,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -48,19 +31,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from gpt2_book import GPT, GPTConfig, Tokenizer
 
-LOAD = (
-    "import sys, torch; from gpt2_book import GPT; before = torch.random.get_rng_state(); "
-    "GPT.from_pretrained('shakespeare'); assert torch.equal(torch.random.get_rng_state(), before), 'drew weights'; "
-    "print('torch._dynamo' in sys.modules)"
-)
-MEMORY = (
-    "import re, sys; from pathlib import Path; from gpt2_book import GPT; import gpt2_book.pretrained; "
-    "read = lambda f: int(re.search(f + r':\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) * 1024; "
-    "rss, own = read('VmRSS'), read('RssAnon'); model = GPT.from_pretrained(sys.argv[1], mapped=sys.argv[2] == 'mapped'); "
-    "[p.sum() for p in model.parameters()]; "
-    "size = sum(p.numel() * 4 for p in model.parameters()); "
-    "print((read('VmHWM') - rss) / size, (read('RssAnon') - own) / size)"
-)
+
 TEXTS = ["To be, or not to be", " it's  12,000\t\n\n \u00fcber \u2014 \U0001f642 e\u0301", "<|endoftext|> a<|endoftext|>", ""]
 SHAPES = [
     {"n_embd": 35, "n_head": 7, "n_layer": 3, "n_positions": 11, "vocab_size": 101},
@@ -203,97 +174,6 @@ def test_weights_go_to_the_device_that_is_asked_for(folder):
     assert torch.equal(model.lm_head.weight.cpu(), GPT.from_pretrained(folder).lm_head.weight)
 
 
-def test_mapped_weights_are_the_same_and_the_file_stays_as_it_is(folder):
-    owned, mapped = GPT.from_pretrained(folder, mapped=False), GPT.from_pretrained(folder)
-    file = folder / "model.safetensors"
-    before, idx = file.read_bytes(), torch.randint(37, (2, 5))
-    for name, tensor in owned.state_dict().items():
-        assert torch.equal(mapped.state_dict()[name], tensor), name
-    weight = mapped.transformer.h[0].mlp.c_fc.weight
-    assert weight.T.is_contiguous() and owned.transformer.h[0].mlp.c_fc.weight.is_contiguous()
-    for rows in (idx, idx[:1]):
-        text = mapped.generate(rows, 8, temperature=0)
-        logits = owned(text[:, :-1])[0][:, 4:]  # other kernels may turn a tie, and no more
-        chosen = logits.gather(2, text[:, 5:, None])[..., 0]
-        assert (logits.amax(-1) - chosen).max() < 1e-3
-    mapped(idx, idx)[1].backward()
-    torch.optim.SGD(mapped.parameters(), lr=1.0).step()
-    assert not torch.equal(weight, owned.transformer.h[0].mlp.c_fc.weight)
-    assert file.read_bytes() == before
-    short = GPT.from_pretrained(folder, dtype=torch.bfloat16).transformer.h[0].mlp.c_fc.weight
-    assert torch.equal(short, owned.transformer.h[0].mlp.c_fc.weight.bfloat16())
-
-
-def test_a_model_can_be_saved_over_the_file_that_it_is_mapped_from(folder):
-    model, idx = GPT.from_pretrained(folder), torch.randint(37, (2, 5))
-    before = model(idx)[0]
-    with torch.no_grad():
-        model.transformer.wte.weight.mul_(2)
-    changed = model(idx)[0]
-    model.save_pretrained(folder)
-    assert not torch.equal(changed, before)
-    assert torch.equal(model(idx)[0], changed)
-    again = GPT.from_pretrained(folder).state_dict()
-    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
-
-
-def test_copied_weights_do_not_depend_on_their_file(tmp_path):
-    torch.manual_seed(0)
-    GPT(GPTConfig(n_embd=256, n_layer=1, n_head=4, block_size=16, vocab_size=3000)).save_pretrained(tmp_path)
-    model, file = GPT.from_pretrained(tmp_path, mapped=False), tmp_path / "model.safetensors"
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with open(file, "r+b") as overwritten:
-        overwritten.write(bytes(file.stat().st_size))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    file.unlink()
-    model.transformer.wte.weight.data.add_(1)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_loading_holds_the_weights_once_and_in_memory_of_its_own(tmp_path):
-    config = GPTConfig(n_embd=512, n_layer=6, n_head=8, block_size=64, vocab_size=30_000)
-    GPT(config).save_pretrained(tmp_path)
-    for way in ("mapped", "copied"):
-        result = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path), way], capture_output=True, text=True)
-        peak, own = map(float, result.stdout.split() or [result.stderr])
-        assert 0.95 < own <= peak < 1.15 if way == "copied" else own < 0.15 and peak < 1.15
-
-
-def test_loading_draws_no_weights_and_wakes_no_compiler():
-    result = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True)
-    assert result.stdout == "False\n", result.stderr
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_weights_of_their_own_lie_in_rows_and_leave_their_file(tied, tmp_path):
-    random_reference(tie_word_embeddings=tied).save_pretrained(tmp_path)
-    mapped = GPT.from_pretrained(tmp_path)
-    before = {name: tensor.clone() for name, tensor in mapped.state_dict().items()}
-    parameters = dict(mapped.named_parameters())
-    assert not all(p.is_contiguous() for p in parameters.values())
-    assert own_weights_(mapped) is mapped
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(bytes(file.stat().st_size))
-    assert dict(mapped.named_parameters()) == parameters, "an optimizer would hold the old ones"
-    assert all(p.is_contiguous() and p.requires_grad for p in parameters.values())
-    assert (mapped.lm_head.weight is mapped.transformer.wte.weight) == tied
-    for name, tensor in mapped.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
-
-
-def test_where_a_mapped_file_cannot_be_replaced_weights_are_copied(folder):
-    with mock.patch("gpt2_book.pretrained.REPLACEABLE", False):
-        model = GPT.from_pretrained(folder)
-    assert all(p.is_contiguous() for p in model.parameters())
-
-
-def test_large_memory_is_writable_and_frees_itself():
-    tensor = room((1500, 700), torch.float32)
-    assert tensor.fill_(2.5).mean() == 2.5
-    assert room((1100, 1000), torch.bfloat16).dtype == torch.bfloat16
-    assert room((0, 3), torch.float32).shape == (0, 3)
-
-
 # ../nbs/21_pretrained.ipynb #49dbbe4c
 def refusal(folder, kind=ValueError):
     with pytest.raises(kind) as caught:
@@ -323,112 +203,6 @@ def test_every_unsupported_field_is_named_at_once(folder):
     with pytest.raises(ValueError, match="cannot express the model: bias=False, where"):
         model.save_pretrained(folder / "never", own_format=False)
     assert not (folder / "never").exists()
-
-
-def test_tensors_that_do_not_fit_are_all_named_before_any_is_read(folder):
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["transformer.ln_f.bias"]
-    tensors["transformer.h.0.extra"] = torch.ones(1, 2)
-    tensors["transformer.wpe.weight"] = torch.ones(21, 24)
-    tensors["transformer.h.1.mlp.c_fc.weight"] = torch.ones(24, 95)
-    tensors["transformer.h.1.attn.c_proj.bias"] = torch.ones(24, dtype=torch.int8)
-    save_file(tensors, folder / "model.safetensors")
-    with mock.patch("gpt2_book.pretrained.Stored.read", side_effect=AssertionError("a weight was read")):
-        message = refusal(folder)
-    for part in (
-        "transformer.ln_f.bias is missing", "transformer.h.0.extra (1, 2) is not part of the model",
-        "transformer.wpe.weight is (21, 24), but config.json makes it (20, 24)",
-        "transformer.h.1.mlp.c_fc.weight is (24, 95), but config.json makes it (24, 96)",
-        "transformer.h.1.attn.c_proj.bias holds I8, not one of F64",
-    ):  # fmt: skip
-        assert part in message
-
-
-def test_the_list_of_what_does_not_fit_is_capped(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"n_layer": 4}))
-    message = refusal(folder)
-    assert len(message.splitlines()) == 14
-    assert message.endswith("and 12 more")  # 24 tensors of two blocks
-
-
-def test_damaged_files_are_refused(folder):
-    file = folder / "model.safetensors"
-    content = file.read_bytes()
-    for broken in (content[:-1], content[:100], content[:3], b"", b"x" * 200):
-        file.write_bytes(broken)
-        message = refusal(folder)
-        assert str(file) in message
-        assert f"({len(broken)} bytes)" in message
-    file.write_bytes(content)
-    (folder / "config.json").write_text("{")
-    assert "config.json is damaged" in refusal(folder)
-
-
-def test_a_path_means_a_folder_whatever_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    saved, tokenizer = our_copy(random_reference(vocab_size=300)), small_tokenizer()
-    saved.save_pretrained("shakespeare", tokenizer=tokenizer)
-    for name in (Path("./shakespeare"), "./shakespeare", os.path.abspath("shakespeare"), "shakespeare/"):
-        torch.testing.assert_close(GPT.from_pretrained(name).state_dict(), saved.state_dict(), rtol=0, atol=0)
-        assert load_tokenizer(name).ranks == tokenizer.ranks
-        assert locate(name).resolve() == tmp_path / "shakespeare"
-    with pytest.warns(UserWarning, match=r"'shakespeare' is the model of the package; the folder here is './shake"):
-        assert GPT.from_pretrained("shakespeare").config.vocab_size == 1024
-    saved.save_pretrained("gpt2", tokenizer=tokenizer)
-    assert load_tokenizer(Path("gpt2")).ranks == load_tokenizer("gpt2").ranks == tokenizer.ranks
-
-
-def test_what_is_no_folder_is_refused_at_once_and_no_hub_is_asked(folder):
-    file, loop, archive = folder / "model.safetensors", folder / "loop", folder / "model.zip"
-    with zipfile.ZipFile(archive, "w") as content:
-        content.writestr("config.json", "{}")
-    cases = {file: "is a file; a model is a folder", archive: "is a zip archive, to be unpacked first"}
-    with suppress(OSError):  # Windows asks for a privilege
-        loop.symlink_to(loop)
-        cases[loop] = "is a link that leads nowhere"
-    for path, words in cases.items():
-        for name in (path, str(path)):
-            for read in (GPT.from_pretrained, load_tokenizer, locate):
-                with mock.patch("huggingface_hub.utils.get_session", side_effect=AssertionError("asked the hub")):
-                    with pytest.raises(NotADirectoryError, match=words) as caught:
-                        read(name)
-                message = str(caught.value)
-                assert message.startswith(str(path)) and f"{folder} may be meant" in message and "\n" not in message
-    with mock.patch("huggingface_hub.utils.get_session", side_effect=AssertionError("asked the hub")):
-        for name in (folder / "none", "./none", "../none/x", "~/none", "C:\\none", Path("gpt2"), Path("a/b")):
-            with pytest.raises(FileNotFoundError, match="there is no folder"):
-                locate(name)
-        with pytest.raises(FileNotFoundError, match=r"no name on the hub: those are 'name' or 'owner/name'"):
-            locate("no/such/folder")
-        with pytest.raises(ValueError, match="is empty"):
-            locate("")
-
-
-def test_missing_files_are_named(folder):
-    (folder / "model.safetensors").unlink()
-    message = refusal(folder, FileNotFoundError)
-    assert "has no model.safetensors and no model.safetensors.index.json" in message
-    random_reference().save_pretrained(folder, max_shard_size="20KB")
-    shards = sorted(folder.glob("model-*.safetensors"))
-    shards[1].unlink()
-    assert f"has no {shards[1].name}" in refusal(folder, FileNotFoundError)
-    for index in ('{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map": 3}', "{"):
-        (folder / "model.safetensors.index.json").write_text(index)
-        assert "../x.safetensors" in (message := refusal(folder)) or "index.json is damaged" in message
-    (folder / "config.json").unlink()
-    assert "has no config.json" in refusal(folder, FileNotFoundError)
-
-
-def test_a_shard_that_lacks_its_tensors_or_repeats_some_is_refused(folder):
-    (folder / "model.safetensors").unlink()
-    random_reference().save_pretrained(folder, max_shard_size="20KB")
-    first, second = sorted(folder.glob("model-*.safetensors"))[:2]
-    tensors = load_file(first)
-    save_file({"transformer.ln_f.bias": torch.zeros(24)}, first)
-    assert "transformer.ln_f.bias in" in refusal(folder)
-    save_file({}, first)
-    assert f"{next(iter(tensors))} is missing" in refusal(folder)
 
 
 # ../nbs/21_pretrained.ipynb #2212c225
@@ -510,160 +284,6 @@ def test_fields_of_another_version_are_refused_by_name(tmp_path):
     del config["n_head"]
     path.write_text(json.dumps(config))
     assert "config.json lacks n_head" in refusal(tmp_path)
-
-
-class Kill:
-    """Ends what runs in its block at the ``step``-th time that a file there is made, moved or deleted."""
-
-    events = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate")
-    armed = None  # an audit hook cannot be taken away, so there is one for all
-
-    def __init__(self, step):
-        self.left, self.killed = step, False
-
-    def __enter__(self):
-        Kill.armed = self
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        Kill.armed = None
-        return kind is KeyboardInterrupt
-
-    @staticmethod
-    def hook(event, args):
-        self = Kill.armed
-        if self is None or event not in Kill.events:
-            return
-        if not self.left:
-            self.killed = True
-            raise KeyboardInterrupt
-        self.left -= 1
-
-
-sys.addaudithook(Kill.hook)
-WAYS = {
-    "one file": ({}, {}), "shards": ({}, {"max_shard_size": "5kB"}), "our own": ({"bias": False}, {}),
-    "with a tokenizer": ({}, {"tokenizer": small_tokenizer()}),
-}  # fmt: skip
-
-
-def save(folder, way, seed, n_layer=2):
-    torch.manual_seed(seed)
-    fields, how = WAYS[way]
-    model = tiny_gpt(n_layer=n_layer, **fields)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.save_pretrained(folder, **how)
-    return model
-
-
-def same(model, other):
-    return model.config == other.config and all(
-        torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items()
-    )
-
-
-def as_others_see(folder):
-    "What a program sees that knows nothing of us, None where it finds no file to begin with."
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    begins = [name for name in files if re.fullmatch(r"\w+\.safetensors(\.index\.json)?", name)]
-    kept = {name: content for name, content in files.items() if "safetensors" in name or name == "config.json"}
-    return kept if begins else None
-
-
-@pytest.mark.parametrize("before, after", [
-    ("one file", "with a tokenizer"), ("one file", "shards"), ("shards", "one file"), ("shards", "shards"),
-    ("one file", "our own"), ("our own", "one file"),
-])  # fmt: skip
-def test_a_save_that_is_killed_leaves_the_old_model_or_the_new_one(before, after, tmp_path):
-    new, seen = save(tmp_path / "new", after, seed=1), []
-    for step in range(200):
-        folder = tmp_path / str(step)
-        old = save(folder, before, seed=0)
-        wholes = [as_others_see(folder), as_others_see(tmp_path / "new"), None]
-        with Kill(step) as kill:
-            save(folder, after, seed=1)  # of the same shapes: a mixture would load
-        found = GPT.from_pretrained(folder)
-        assert same(found, old) or same(found, new), f"a mixture after {step} steps"
-        seen.append(same(found, new))
-        assert as_others_see(folder) in wholes, f"a mixture for others after {step} steps"
-        assert same(save(folder, before, seed=2), GPT.from_pretrained(folder)), "the next one cleans up"
-        assert not (folder / ".saved").exists() and sorted(as_others_see(folder)) == sorted(wholes[0])
-        if not kill.killed:
-            break
-    assert seen == sorted(seen), "once new, it stays new"
-    assert not seen[0] and seen[-1] and len(seen) > 10
-
-
-def test_hugging_face_finds_nothing_where_a_save_is_not_finished(tmp_path):
-    save(tmp_path, "one file", seed=0)
-    move = os.replace
-    only_commit = lambda a, b: move(a, b) if Path(b).name == ".saved" else 1 / 0
-    with mock.patch("os.replace", only_commit), pytest.raises(ZeroDivisionError):
-        save(tmp_path, "one file", seed=1)
-    with pytest.raises(OSError, match=r"model\.safetensors"):
-        GPT2LMHeadModel.from_pretrained(tmp_path)
-    torch.manual_seed(1)
-    assert same(GPT.from_pretrained(tmp_path), tiny_gpt())
-
-
-def test_a_full_disk_is_an_error_of_the_system_and_changes_nothing(tmp_path):
-    resource = pytest.importorskip("resource")  # not on Windows
-    old, limits = save(tmp_path, "with a tokenizer", seed=0), resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    sizes = {name: len(content) for name, content in before.items()}
-    for limit in (sizes["model.safetensors"] - 1, 10):
-        for folder in (tmp_path, tmp_path / "a" / "b"):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))  # no file may grow beyond it
-            try:
-                with pytest.raises(OSError, match="File too large") as caught:
-                    save(folder, "with a tokenizer", seed=1)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            assert caught.value.errno == errno.EFBIG
-            assert caught.value.filename == str(folder / "model.safetensors")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert same(old, GPT.from_pretrained(tmp_path))
-
-
-@pytest.mark.parametrize("function", ["open", "os.fsync", "os.replace", "json.dumps"])
-def test_a_disk_that_is_full_at_any_moment_leaves_the_old_model(function, folder):
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    full = OSError(errno.ENOSPC, "No space left on device")
-    target = f"gpt2_book.pretrained.{function}" if function != "open" else "pathlib.Path.write_text"
-    with mock.patch(target, side_effect=full), pytest.raises(OSError, match="No space left"):
-        tiny_gpt().save_pretrained(folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_saving_replaces_what_stood_there_and_leaves_nothing_else(tmp_path):
-    model = our_copy(random_reference())
-    model.save_pretrained(tmp_path, max_shard_size="20kB")
-    (tmp_path / "notes.txt").write_text("mine")
-    model.save_pretrained(tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"config.json", "generation_config.json", "model.safetensors", "notes.txt"}
-    if os.name == "posix":
-        assert {(tmp_path / name).stat().st_mode & 0o777 for name in names - {"notes.txt"}} == {0o644}
-    model.save_pretrained(tmp_path, max_shard_size="20kB")
-    assert not (tmp_path / "model.safetensors").exists()
-    torch.testing.assert_close(GPT.from_pretrained(tmp_path).state_dict(), model.state_dict(), rtol=0, atol=0)
-
-
-def test_a_save_that_fails_changes_nothing(folder):
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    model = our_copy(random_reference(1))
-    with mock.patch("gpt2_book.pretrained.save_file", side_effect=OSError("disk full")), pytest.raises(OSError):
-        model.save_pretrained(folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_sizes_and_shards():
-    assert [bytes_of(size) for size in (7, "5GB", "20kB", "1 MB")] == [7, 5 * 10**9, 20_000, 10**6]
-    for wrong in ("five", 0, "-1GB", 2.5):
-        with pytest.raises(ValueError, match=re.escape(repr(wrong))):
-            bytes_of(wrong)
-    assert split_shards({"a": 3, "b": 4, "c": 9, "d": 2, "e": 5}, 7) == [["a", "b"], ["c"], ["d", "e"]]
 
 
 def test_what_is_pushed_is_what_is_saved(tmp_path):
@@ -840,130 +460,6 @@ def test_vocabularies_that_ranks_cannot_express_are_refused(saved_tokenizer, tmp
 
 
 # ../nbs/21_pretrained.ipynb #37679a98
-class Hub(BaseHTTPRequestHandler):
-    """A hub with the files of one folder: as much of its protocol as a download needs."""
-
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    asked = []
-
-    def do_HEAD(self):
-        self.answer(False)
-
-    def do_GET(self):
-        self.answer(True)
-
-    def answer(self, body):
-        path = self.path.removeprefix("/api/resolve-cache/models")
-        match = re.fullmatch(r"/(nobody/)?tiny/resolve/(\w+)/([\w.-]+)", path)
-        found = match and self.server.folder / match[3]
-        known = match and match[2] in ("v1", self.commit)
-        if not known or not found.is_file():
-            code = "EntryNotFound" if known else "RevisionNotFound" if match else "RepoNotFound"
-            self.send_response(404)
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", self.commit)
-            self.send_header("Content-Length", "0")
-            return self.end_headers()
-        self.asked.append((self.command, match[2], match[3]))
-        content = found.read_bytes()
-        self.send_response(200)
-        for name, value in {"X-Repo-Commit": self.commit, "ETag": f'"{len(content)}"', "Content-Length": len(content)}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def hub(folder, tmp_path_factory):
-    Hub.asked.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.folder = folder
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    variables = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0",
-                              "HF_HOME": str(tmp_path_factory.mktemp("home")), "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
-    yield partial(ask_hub, variables)
-    server.shutdown()
-
-
-def ask_hub(variables, name, **change):
-    code = (
-        "import sys; from gpt2_book import GPT; revision = sys.argv[2] or None\n"
-        "try: print(GPT.from_pretrained(sys.argv[1], revision=revision).transformer.wpe.weight.double().sum().item())\n"
-        "except FileNotFoundError as error: print(error)"
-    )
-    revision = change.pop("revision", "")
-    command = [sys.executable, "-c", code, name, revision]
-    result = subprocess.run(command, capture_output=True, text=True, env=variables | change, timeout=120)
-    assert result.returncode == 0, result.stderr
-    return result
-
-
-def test_a_repository_of_the_hub_is_downloaded_once_and_then_read_offline(hub, folder):
-    total = GPT.from_pretrained(folder).transformer.wpe.weight.double().sum().item()
-    result = hub("nobody/tiny", revision="v1")
-    assert float(result.stdout) == total
-    assert result.stderr == ""  # the hub's library shows its progress bars on a terminal, and we print nothing
-    fetched = [(revision, file) for method, revision, file in Hub.asked if method == "GET"]
-    assert [file for _, file in fetched] == ["config.json", "model.safetensors"]
-    assert {revision for _, revision, file in Hub.asked if file == "model.safetensors"} == {Hub.commit}
-    Hub.asked.clear()
-    assert float(hub("nobody/tiny", revision="v1", HF_HUB_OFFLINE="1").stdout) == total
-    assert Hub.asked == []
-
-
-def test_what_the_hub_does_not_have_is_one_clear_error(hub, folder):
-    config = json.loads((folder / "config.json").read_text())
-    for name, change, words in (
-        ("nobody/nothing", {}, "Repository Not Found"),
-        ("nobody/tiny", {"revision": "v2"}, "Revision Not Found"),
-        ("nobody/else", {"HF_HUB_OFFLINE": "1"}, "local cache"),
-    ):
-        message = hub(name, **change).stdout
-        assert f"'{name}' is no embedded model (shakespeare), no folder, and the hub says" in message
-        assert words.lower() in message.lower()
-    (folder / "model.safetensors").unlink()
-    message = hub("nobody/tiny", revision="v1").stdout
-    assert "nobody/tiny has no model.safetensors and no model.safetensors.index.json" in message
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def test_a_hub_that_cannot_be_reached_is_one_line_within_seconds(hub):
-    with socket.socket() as closed, socket.socket() as silent:
-        for listener in (closed, silent):
-            listener.bind(("127.0.0.1", 0))
-        silent.listen()  # takes connections, and says nothing
-        ports = [listener.getsockname()[1] for listener in (closed, silent)]
-        closed.close()
-        for port in ports:
-            result = hub("nobody/tiny", HF_ENDPOINT=f"http://127.0.0.1:{port}", HF_HUB_OFFLINE="")
-            start = "'nobody/tiny' is no embedded model (shakespeare), no folder, and the hub cannot be reached: "
-            assert result.stdout.startswith(start) and result.stdout.count("\n") == 1, result.stdout
-            assert result.stderr == "", "no line for each of the library's attempts"
-
-
-def test_the_hub_is_asked_once_and_its_cache_searched_when_it_is_silent():
-    asked = []
-    with mock.patch("gpt2_book.pretrained.hub_silence", side_effect=lambda: asked.append(1) or "no route"):
-        with mock.patch("huggingface_hub.hf_hub_download", side_effect=LocalEntryNotFoundError("not there")) as download:
-            with pytest.raises(FileNotFoundError, match="the hub cannot be reached: no route$"):
-                GPT.from_pretrained("nobody/tiny")
-    assert len(asked) == 1
-    assert all(call.kwargs["local_files_only"] for call in download.call_args_list)
-
-
-def test_openais_models_are_found_under_both_names():
-    only_short = lambda name, file, revision: "x" if name == "gpt2" else None
-    with mock.patch("huggingface_hub.try_to_load_from_cache", side_effect=only_short):
-        assert hub_repository("openai-community/gpt2") == hub_repository("gpt2") == "gpt2"
-    with mock.patch("huggingface_hub.try_to_load_from_cache", return_value=None):
-        assert hub_repository("gpt2-xl") == "openai-community/gpt2-xl"
-        assert hub_repository("someone/gpt2") == "someone/gpt2"
-
-
 def test_the_embedded_model_is_read_with_its_own_tokenizer():
     model, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
     assert model.config.vocab_size == tokenizer.vocab_size

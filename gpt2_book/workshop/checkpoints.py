@@ -5,30 +5,30 @@
 # %% ../../nbs/83_checkpoints.ipynb #bdb1c2a0
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..model import GPTConfig
+from .files import sha256, whole_folder
 
 # %% auto #0
 __all__ = ['SUMS', 'FILES', 'set_seed', 'random_state', 'set_random_state', 'Stateful', 'Run', 'resumable', 'named_tensors',
-           'training_tensors', 'set_training_tensors', 'sha256', 'sync', 'check_sums', 'whole_folder', 'settings_of',
-           'differences', 'with_defaults', 'goes_on', 'check_settings', 'Checkpoints']
+           'training_tensors', 'set_training_tensors', 'check_sums', 'settings_of', 'differences', 'with_defaults',
+           'goes_on', 'check_settings', 'Checkpoints']
 
 # %% ../../nbs/83_checkpoints.ipynb #951cc820
 def set_seed(seed: int) -> None:
@@ -145,26 +145,6 @@ def set_training_tensors(run: Run, tensors: Mapping[str, Tensor]) -> None:
 SUMS, FILES = "SHA256SUMS", ("random.json", "state.json", "tensors.safetensors")
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read piece by piece."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Return when a file, or the list of a folder's files, is on the disk."""
-    if path.is_dir() and os.name != "posix":
-        return  # other systems open no folders
-    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def check_sums(folder: Path) -> None:
     """Compare the files of a checkpoint with their sums.
 
@@ -180,33 +160,6 @@ def check_sums(folder: Path) -> None:
         if (found := sha256(folder / name)) != digest:
             found, said = found[:8], digest[:8]
             raise ValueError(f"{name} has SHA-256 {found}..., {SUMS} says {said}...")
-
-# %% ../../nbs/83_checkpoints.ipynb #0807e581
-def whole_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Have ``fill`` write into a folder, which gets its name when all of it is on the disk.
-
-    Raises:
-        OSError: when it cannot be written, because the disk is full for example; nothing is
-            left of it then.
-    """
-    names = (f".{folder.name}.{what}" for what in ("writing", "replaced"))
-    inside, aside = map(folder.with_name, names)
-    for left in (inside, aside):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    try:
-        inside.mkdir(parents=True)
-        fill(inside)
-        for path in [*inside.iterdir(), inside]:
-            sync(path)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(inside, ignore_errors=True)
-        why = getattr(error, "strerror", None) or error
-        raise OSError(f"{folder} could not be written: {why}") from error
-    if folder.exists():
-        os.replace(folder, aside)
-    os.replace(inside, folder)
-    sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/83_checkpoints.ipynb #3b0f7a52
 def settings_of(run: Run) -> dict:

@@ -121,7 +121,7 @@ def export_onnx(model, path: str | os.PathLike, *, inline: int = _INLINE) -> flo
         ValueError: when onnxruntime cannot run it, or computes something else; nothing is
             written then.
     """
-    from gpt2_book.pretrained import all_or_nothing
+    from gpt2_book.workshop.files import all_or_nothing
 
     path, size = Path(path), sum(p.numel() * p.element_size() for p in model.parameters())
     with _silence(model):

@@ -254,7 +254,7 @@ def settle_model(name: str) -> str:
     Raises:
         ValueError: when the run has no model yet, or the name is empty.
     """
-    from gpt2_book.pretrained import embedded_models
+    from gpt2_book.workshop.hub import embedded_models
 
     if not name:
         raise typer.BadParameter("the name of the model is empty")
@@ -269,18 +269,17 @@ def settle_model(name: str) -> str:
 # %% ../../nbs/95_shell.ipynb #dbfb89fd
 def shape_of(name: str) -> dict:
     """Return the ``GPTConfig`` fields of one of GPT-2's sizes, a checkpoint, or a run."""
-    import json
     from dataclasses import asdict
 
     from gpt2_book.model import GPT2_SIZES
-    from gpt2_book.pretrained import embedded_models, from_hub_config, locate
+    from gpt2_book.pretrained import from_hub_config
+    from gpt2_book.workshop.hub import ModelFiles, embedded_models
 
     if name in GPT2_SIZES:
         return asdict(GPT2_SIZES[name])
     if name not in embedded_models() and (about := run_settings(Path(name))):
         return about["model"]
-    path = locate(name) / "config.json"
-    return from_hub_config(json.loads(path.read_text(encoding="utf8")))
+    return from_hub_config(ModelFiles(name).json("config.json"))
 
 # %% ../../nbs/95_shell.ipynb #14e488c1
 def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str = "auto",
