@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .data import MAGIC, MANIFEST, token_dtype
+from .workshop.corpora import MAGIC, MANIFEST, token_dtype
 from .model import GPT
 from .tokenizer import Tokenizer
 from gpt2_book.training import (
@@ -634,7 +634,7 @@ def stream_shards(
     documents: Iterable[Mapping], folder: str | os.PathLike, tokenizer: Tokenizer, *,
     n_tokens: int | None = None, shard_size: int = 2**26,
 ) -> Path:  # fmt: skip
-    """Write documents as :func:`gpt2_book.data.write_shards` would, or go on where an earlier call stopped.
+    """Write documents as :func:`gpt2_book.workshop.corpora.write_shards` would, or go on where an earlier call stopped.
 
     Args:
         documents: in the same order at each call; each has a ``"text"``.

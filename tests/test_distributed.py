@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt2_book import GPT, GPTConfig, distributed
-from gpt2_book.data import TokenShards, write_shards
+from gpt2_book.workshop.corpora import TokenShards, write_shards
 from gpt2_book.distributed import (
     ShardedCheckpoints, World, cut, document_shards, encoded, fineweb_edu, process_group, read_world, redealt,
     rank_and_size, run_recipe, stream_shards,
