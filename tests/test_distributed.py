@@ -14,16 +14,11 @@ import torch
 import torch.distributed as dist
 
 from gpt2_book import GPT, GPTConfig, distributed
-from gpt2_book.workshop.corpora import TokenShards, write_shards
-from gpt2_book.distributed import (
-    ShardedCheckpoints, World, cut, document_shards, encoded, fineweb_edu, process_group, read_world, redealt,
-    rank_and_size, run_recipe, stream_shards,
-)  # fmt: skip
+from gpt2_book.data import TokenShards, write_shards
+from gpt2_book.distributed import cut, document_shards, encoded, fineweb_edu, process_group, read_world, stream_shards
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import TrainConfig, Trainer, evaluate
-from gpt2_book.workshop import checkpoints as one_process_checkpoints, from_recipe
 from gpt2_book.workshop.checkpoints import named_tensors
-from gpt2_book.workshop.runs import read_log
 
 RANKS = '''
 import json, sys, torch
@@ -32,10 +27,11 @@ from pathlib import Path
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from gpt2_book import GPT, GPTConfig, distributed
 from gpt2_book.data import ShuffledLoader
-from gpt2_book.distributed import ParallelTrainer, ShardedCheckpoints, evaluate_together, process_group
-from gpt2_book.distributed import gathered, rank_and_size, ring_all_reduce, whole_model
+from gpt2_book.distributed import ParallelTrainer, evaluate_together, process_group
+from gpt2_book.distributed import gathered, rank_and_size, ring_all_reduce
 from gpt2_book.training import TrainConfig
 from gpt2_book.workshop.checkpoints import named_tensors, training_tensors
+from gpt2_book.workshop.sharded import whole_model
 
 
 class Masked(ShuffledLoader):
@@ -88,13 +84,9 @@ def check_ring():
             raise AssertionError("not refused")
 
 
-def train_and_save(folder, parallel, world):
-    run, checkpoints = build(ParallelTrainer, seed=world.rank, parallel=parallel), ShardedCheckpoints(folder / parallel)
-    steps = []
-    for record in run:
-        steps.append(numbers(record))
-        if run.step in (2, 4):
-            checkpoints.save(run)
+def train(folder, parallel, world):
+    run = build(ParallelTrainer, seed=world.rank, parallel=parallel)
+    steps = [numbers(record) for record in run]
     parts = [t.to_local() if hasattr(t, "to_local") else t for t in training_tensors(run).values()]
     model = whole_model(run)
     assert (model is None) == (world.rank > 0)
@@ -152,23 +144,17 @@ def refusals():
     return found
 
 
-def main(what, folder):
+def main(folder):
     torch.set_num_threads(1)
     folder = Path(folder)
     with process_group(device="cpu", timeout=60) as world:
         check_ring()
         found = {"size": world.size}
-        if what == "train":
-            found |= {parallel: train_and_save(folder, parallel, world) for parallel in ("ddp", "fsdp")}
-            found |= {"sent": sent_in_one_update(), "planted": planted(), "refused": refusals()}
-            found["loaded"] = loaded(folder)
-        else:
-            for saved, parallel in (("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp")):
-                run = build(ParallelTrainer, seed=9, parallel=parallel)
-                path = ShardedCheckpoints(folder / saved).resume(run)
-                found[f"{saved} to {parallel}"] = [path.name, [numbers(record) for record in run]]
+        found |= {parallel: train(folder, parallel, world) for parallel in ("ddp", "fsdp")}
+        found |= {"sent": sent_in_one_update(), "planted": planted(), "refused": refusals()}
+        found["loaded"] = loaded(folder)
         if world.rank == 0:
-            (folder / f"{what}.json").write_text(json.dumps(found))
+            (folder / "train.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
@@ -176,23 +162,22 @@ if __name__ == "__main__":
 '''
 
 
-def launch(program, n, *args, agent=False, timeout=300):
-    """Run a program in n ranks, by torchrun or without its agent; return exit codes and what they said.
+def launch(program, n, *args, timeout=300):
+    """Run a program in n ranks, without torchrun; return exit codes and what they said.
 
-    Without the agent the ranks meet at a store of this process, which keeps its port as long as they live.
+    The ranks meet at a store of this process, which keeps its port as long as they live.
     """
     if os.name == "nt":
         pytest.skip("process groups of Linux and macOS")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    how = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"] if agent else []
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     jobs = []
-    for rank in range(1 if agent else n):
+    for rank in range(n):
         mine = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
         mine |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
         mine |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 opens no other
-        command = [sys.executable, *how, str(program), *map(str, args)]
-        jobs.append(subprocess.Popen(command, env=env if agent else env | mine, stderr=subprocess.PIPE, text=True))
+        command = [sys.executable, str(program), *map(str, args)]
+        jobs.append(subprocess.Popen(command, env=env | mine, stderr=subprocess.PIPE, text=True))
     try:
         said = [job.communicate(timeout=timeout)[1] for job in jobs]
     finally:
@@ -209,7 +194,7 @@ def two_ranks(tmp_path_factory):
     torch.manual_seed(3)
     given = GPT(GPTConfig(block_size=32, vocab_size=64, n_layer=2, n_head=2, n_embd=16)).double()
     given.save_pretrained(folder / "given")
-    codes, said = launch(folder / "ranks.py", 2, "train", folder)
+    codes, said = launch(folder / "ranks.py", 2, folder)
     assert codes == [0, 0], said[-3000:]
     return folder, json.loads((folder / "train.json").read_text())
 
@@ -274,163 +259,6 @@ def test_what_cannot_run_in_parallel_is_refused(two_ranks):
     assert "'tensor'" in first and "'fsdp' in float16" in second
 
 
-# ../nbs/33_scaling_out.ipynb #adc6ffa0
-def test_four_ranks_continue_what_two_have_left(two_ranks, one_process):
-    folder, _ = two_ranks
-    codes, said = launch(folder / "ranks.py", 4, "resume", folder)
-    assert codes == [0] * 4, said[-3000:]
-    found = json.loads((folder / "resume.json").read_text())
-    assert found.pop("size") == 4 and len(found) == 3
-    for name, (path, steps) in found.items():
-        assert path == "step-00000004", name
-        close(steps, one_process[2][4:])
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_one_process_continues_what_two_ranks_have_left(two_ranks, one_process, parallel):
-    (folder, _), (program, _, steps) = two_ranks, one_process
-    run = program["build"](Trainer, seed=9)
-    assert ShardedCheckpoints(folder / parallel).resume(run).name == "step-00000004"
-    close([program["numbers"](record) for record in run], steps[4:])
-
-
-@pytest.mark.parametrize("damage", ["cut", "missing", "extra", "flipped", "sums", "unreadable sums"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(two_ranks, one_process, tmp_path, damage):
-    import shutil
-
-    (folder, _), (program, _, steps) = two_ranks, one_process
-    shutil.copytree(folder / "fsdp", tmp_path / "fsdp")
-    checkpoints, run = ShardedCheckpoints(tmp_path / "fsdp"), program["build"](Trainer, seed=9)
-    newest = checkpoints.all()[-1]
-    part = sorted((newest / "tensors").iterdir())[1]
-    if damage == "cut":
-        part.write_bytes(part.read_bytes()[:-1])
-    elif damage == "missing":
-        part.unlink()
-    elif damage == "extra":
-        (newest / "tensors" / "more.safetensors").write_bytes(b"")
-    elif damage == "flipped":
-        part.write_bytes(part.read_bytes()[:-9] + bytes([part.read_bytes()[-9] ^ 1]) + part.read_bytes()[-8:])
-    elif damage == "sums":
-        (newest / "SHA256SUMS").unlink()
-    else:
-        (newest / "SHA256SUMS").write_bytes(b"\xff\xfe\n")
-    with pytest.warns(UserWarning, match="step-00000004 is damaged"):
-        assert checkpoints.resume(run).name == "step-00000002"
-    close([program["numbers"](record) for record in run], steps[2:])
-    (checkpoints.all()[0] / "state.json").unlink()
-    told = pytest.warns(UserWarning, match="is damaged")
-    with told, pytest.raises(ValueError, match="every checkpoint .* is damaged"):
-        checkpoints.resume(run)
-
-
-def test_another_run_or_batch_is_refused_and_nothing_changes(two_ranks, one_process):
-    (folder, _), (program, _, _) = two_ranks, one_process
-    run = program["build"](Trainer, steps=7)
-    before = {name: tensor.detach().clone() for name, tensor in named_tensors(run.model).items()}
-    with pytest.raises(ValueError, match="training.steps: saved 6, here 7"):
-        ShardedCheckpoints(folder / "ddp").resume(run)
-    run = program["build"](Trainer)
-    run.loader = type(run.loader)(torch.arange(2000) % 64, 4, 32)
-    with pytest.raises(ValueError, match=r"4 x 2 ranks = 8 sequences, here 4 x 1 = 4"):
-        ShardedCheckpoints(folder / "ddp").resume(run)
-    assert run.step == 0 and all(torch.equal(before[k], t) for k, t in named_tensors(run.model).items())
-
-
-def test_the_plain_form_is_told_apart(tmp_path, one_process):
-    run = one_process[0]["build"](Trainer)
-    one_process_checkpoints.Checkpoints(tmp_path).save(run)
-    with pytest.raises(ValueError, match="written by a single process"):
-        ShardedCheckpoints(tmp_path).resume(run)
-
-
-def test_the_oldest_checkpoints_go(tmp_path, one_process):
-    run, checkpoints = one_process[0]["build"](Trainer), ShardedCheckpoints(tmp_path, keep=2)
-    for run.step in (1, 2, 3):
-        checkpoints.save(run)
-    assert [path.name for path in checkpoints.all()] == ["step-00000002", "step-00000003"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
-
-
-# ../nbs/33_scaling_out.ipynb #9470ffd8
-JOB = '''
-import os, signal, sys, time
-from pathlib import Path
-from gpt2_book import GPTConfig, distributed
-from gpt2_book.training import TrainConfig
-from gpt2_book.workshop.recipes import Recipe
-from gpt2_book.workshop.runs import RunConfig
-
-shape = GPTConfig(block_size=16, vocab_size=300, n_layer=1, n_head=2, n_embd=16)
-recipe = Recipe(
-    model=shape, training=TrainConfig(steps=12, warmup_steps=2, learning_rate=1e-2),
-    run=RunConfig(save_every=4, eval_every=5), text=str(Path(__file__).with_name("text.txt")),
-    batch_size=4, eval_batches=3, sample_tokens=4, device="cpu",
-)
-write_part = distributed.write_part
-
-
-def dying(trainer, folder):
-    if trainer.step == 8 and trainer.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write_part(trainer, folder)
-
-
-def asleep(trainer, folder):
-    if trainer.rank == 1:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # or torchrun would kill it only 30 s later
-        time.sleep(1000)
-    write_part(trainer, folder)
-
-
-def main(folder, how, parallel):
-    distributed.write_part = {"dies": dying, "hangs": asleep}.get(how, write_part)
-    limit = 15 if how == "hangs" else 60
-    distributed.run_recipe(recipe, folder, parallel=parallel, progress=False, timeout=limit)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-'''
-
-
-@pytest.fixture
-def job(tmp_path):
-    (tmp_path / "job.py").write_text(JOB)
-    text = "\n\n".join(f"Paragraph {i} is about the number {i * i}." for i in range(300))
-    (tmp_path / "text.txt").write_text(text)
-    import runpy
-
-    return tmp_path / "job.py", runpy.run_path(str(tmp_path / "job.py"))["recipe"]
-
-
-def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, tmp_path):
-    program, recipe = job
-    codes, said = launch(program, 2, tmp_path / "run", "dies", "fsdp", agent=True)
-    assert codes[0] != 0
-    assert "Signal 9 (SIGKILL)" in said and "rank 0 of 2 stops: RuntimeError" in said, said[-3000:]
-    names = [path.name for path in (tmp_path / "run/checkpoints").iterdir()]
-    assert "step-00000004" in names and "step-00000008" not in names
-    codes, said = launch(program, 2, tmp_path / "run", "", "ddp", agent=True)
-    assert codes == [0], said[-3000:]
-    from_recipe.run_recipe(recipe, tmp_path / "calm", progress=False)
-    calm, killed = (read_log(tmp_path / name) for name in ("calm", "run"))
-    assert [entry["step"] for entry in killed] == list(range(12)) == [entry["step"] for entry in calm]
-    for key in ("loss", "held_out", "gradient_norm"):
-        pairs = [(a[key], b[key]) for a, b in zip(calm, killed) if key in a or key in b]
-        torch.testing.assert_close(*torch.tensor(pairs).T, rtol=2e-4, atol=0)
-    assert ["sample" in entry for entry in calm] == ["sample" in entry for entry in killed]
-    one, two = (GPT.from_pretrained(tmp_path / name / "model") for name in ("calm", "run"))
-    for (name, a), b in zip(one.named_parameters(), two.parameters()):
-        torch.testing.assert_close(a, b, rtol=0, atol=2e-3, msg=name)
-
-
-def test_a_rank_that_hangs_ends_the_job_when_the_time_is_up(job, tmp_path):
-    codes, said = launch(job[0], 2, tmp_path / "run", "hangs", "ddp", agent=True)
-    assert codes[0] != 0  # rank 1 would have slept on
-    assert "rank 0 of 2 stops" in said and "imed out" in said, said[-3000:]
-
-
 # ../nbs/33_scaling_out.ipynb #a62d1d81
 @pytest.fixture
 def one_rank(monkeypatch):
@@ -442,17 +270,6 @@ def one_rank(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_a_run_of_one_rank_is_the_plain_run(job, one_rank, tmp_path):
-    run_recipe(job[1], tmp_path / "parallel", progress=False)
-    from_recipe.run_recipe(job[1], tmp_path / "plain", progress=False)
-    logs = [[e["loss"] for e in read_log(tmp_path / name)] for name in ("parallel", "plain")]
-    close(*logs, 1e-4)
-    assert not dist.is_initialized()
-    with pytest.raises(FileExistsError):
-        run_recipe(job[1], tmp_path / "parallel", resume=False, progress=False)
-    assert not dist.is_initialized() and rank_and_size() == (0, 1)
-
-
 def test_fsdp_stays_on_the_cpu_beside_a_gpu(one_rank, monkeypatch):
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))  # as on a machine with one
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
@@ -461,15 +278,6 @@ def test_fsdp_stays_on_the_cpu_beside_a_gpu(one_rank, monkeypatch):
         kinds = {p.device_mesh.device_type for p in model.parameters()} | {p.device.type for p in model.parameters()}
         model(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))[1].backward()
     assert kinds == {"cpu"}
-
-
-def test_a_batch_that_cannot_be_shared_is_refused(job, monkeypatch, tmp_path):
-    from contextlib import nullcontext
-
-    world = World(0, 3, torch.device("cpu"))
-    monkeypatch.setattr(distributed, "process_group", lambda **how: nullcontext(world))
-    with pytest.raises(ValueError, match="batch of 4 sequences cannot be shared by 3 ranks"):
-        run_recipe(job[1], tmp_path / "run")
 
 
 def test_an_environment_that_is_not_torchruns_is_refused(monkeypatch, one_rank):
@@ -485,14 +293,6 @@ def test_an_environment_that_is_not_torchruns_is_refused(monkeypatch, one_rank):
     monkeypatch.delenv("RANK")
     with pytest.raises(RuntimeError, match="RANK, MASTER_PORT not set: .* torchrun"), process_group():
         pass
-
-
-def test_positions_are_dealt_anew():
-    saved = {"n_tokens": 9, "batch_size": 4, "world_size": 2, "step": 3}
-    assert redealt(saved, {"batch_size": 1, "world_size": 8}) == {**saved, "batch_size": 1, "world_size": 8}
-    assert redealt({"batch_size": 4, "position": 2}, {"batch_size": 4}) == {"batch_size": 4, "position": 2}
-    with pytest.raises(ValueError, match="4 x 2 ranks = 8 sequences, here 4 x 1 = 4"):
-        redealt(saved, {"batch_size": 4})
 
 
 # ../nbs/33_scaling_out.ipynb #8a7229ba

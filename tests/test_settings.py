@@ -394,8 +394,8 @@ def test_torchruns_processes_run_the_distributed_recipe(tiny, monkeypatch):
         asked.append((recipe.batch_size, folder, how))
         return folder / "checkpoints" / "step-00000003"
 
-    monkeypatch.setitem(sys.modules, "gpt2_book.distributed", types.SimpleNamespace(run_recipe=run_recipe))
-    monkeypatch.setattr("gpt2_book.distributed", sys.modules["gpt2_book.distributed"], raising=False)
+    monkeypatch.setitem(sys.modules, "gpt2_book.workshop.sharded", types.SimpleNamespace(run_recipe=run_recipe))
+    monkeypatch.setattr("gpt2_book.workshop.sharded", sys.modules["gpt2_book.workshop.sharded"], raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)

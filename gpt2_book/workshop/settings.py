@@ -353,9 +353,9 @@ def train(
     watch: dict[str, Any] = {"resume": resume, "progress": progress}
     watch["say"] = _teller(progress)
     if "WORLD_SIZE" in os.environ:
-        from gpt2_book import distributed
+        from gpt2_book.workshop import sharded
 
-        end = distributed.run_recipe(recipe, out, parallel=parallel.value, **watch)
+        end = sharded.run_recipe(recipe, out, parallel=parallel.value, **watch)
     else:
         from gpt2_book.workshop import from_recipe
 
