@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .data import MAGIC, MANIFEST, token_dtype
+from .workshop.corpora import MAGIC, MANIFEST, token_dtype
 from .tokenizer import Tokenizer
 from .training import Loader, TrainConfig, Trainer, autocast, share_of_mean
 from .workshop.checkpoints import differences, named_tensors
@@ -338,7 +338,7 @@ def stream_shards(
     documents: Iterable[Mapping], folder: str | os.PathLike, tokenizer: Tokenizer, *,
     n_tokens: int | None = None, shard_size: int = 2**26,
 ) -> Path:  # fmt: skip
-    """Write documents as :func:`gpt2_book.data.write_shards` would, or go on where an earlier call stopped.
+    """Write documents as :func:`gpt2_book.workshop.corpora.write_shards` would, or go on where an earlier call stopped.
 
     Args:
         documents: in the same order at each call; each has a ``"text"``.

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt2_book import GPT, GPTConfig, distributed
-from gpt2_book.data import TokenShards, write_shards
+from gpt2_book.workshop.corpora import TokenShards, write_shards
 from gpt2_book.distributed import cut, document_shards, encoded, fineweb_edu, process_group, read_world, stream_shards
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import TrainConfig, Trainer, evaluate

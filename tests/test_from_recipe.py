@@ -46,7 +46,7 @@ def test_a_recipe_becomes_a_model_and_continues():
 
 # ../nbs/89_from_recipe.ipynb #676c97fa
 def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
-    from gpt2_book.data import TokenShards, write_shards
+    from gpt2_book.workshop.corpora import TokenShards, write_shards
     from gpt2_book.tokenizer import Tokenizer
 
     with tempfile.TemporaryDirectory() as folder:

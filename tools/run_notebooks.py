@@ -249,7 +249,7 @@ def surroundings() -> str:
 
 
 def _texts() -> Path:
-    """The folder of downloaded texts, as `gpt2_book.data.cache_folder` has it, without importing PyTorch."""
+    """The folder of downloaded texts, as `gpt2_book.workshop.corpora.cache_folder` has it, without importing PyTorch."""
     if folder := os.environ.get("GPT2_BOOK_CACHE"):
         return Path(folder).expanduser()
     import pooch

@@ -84,7 +84,8 @@ def _held_out_text(model: str) -> tuple[str, str]:
     Raises:
         ValueError: when it is not known for this model, or has been changed since.
     """
-    from gpt2_book.data import python_docs, split_text, tiny_shakespeare
+    from gpt2_book.data import split_text
+    from gpt2_book.workshop.corpora import python_docs, tiny_shakespeare
     from gpt2_book.workshop.from_recipe import check_text
 
     if model == "shakespeare":

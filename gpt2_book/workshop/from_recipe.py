@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt2_book.data import (
-    SequentialLoader, ShuffledLoader, Tokens, TokenShards, python_docs, split_text,
-    token_dtype,
-)  # fmt: skip
+from ..data import SequentialLoader, ShuffledLoader, Tokens, split_text
+from .corpora import TokenShards, python_docs, token_dtype
 from ..model import GPT
 from ..pretrained import load_tokenizer
 from ..tokenizer import Tokenizer
