@@ -5,30 +5,27 @@
 # %% ../nbs/21_pretrained.ipynb #d0ab8d68
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 import warnings
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
+from .tokenizer import GPT2_SPECIAL, Tokenizer
 from .workshop.files import OWN_TYPE
-from .workshop.hub import GPT2_NAME, ModelFiles
+from .workshop.hub import ModelFiles
 from .workshop.tensors import Checkpoint, Stored, read_header, save_model, weight_files
+from .workshop.tokenizer_files import tokenizer_files
 
 # %% auto #0
 __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED',
            'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config', 'beyond_hub', 'to_hub_config',
-           'settle_head', 'open_checkpoint', 'byte_letters', 'merges_of', 'cutting', 'tokenizer_files',
-           'save_checkpoint', 'push_checkpoint', 'from_merges', 'read_tokenizer_json', 'read_merges', 'load_tokenizer']
+           'settle_head', 'open_checkpoint', 'save_checkpoint', 'push_checkpoint']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -175,71 +172,6 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
             stored[ours] = replace(tensor, turned=CONV1D_WEIGHT.search(ours) is not None)
     return Checkpoint(fields | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])}, stored)
 
-# %% ../nbs/21_pretrained.ipynb #b7e7f454
-def byte_letters() -> list[str]:
-    """Return the letter that stands for each of the 256 bytes in Hugging Face's vocabulary files.
-
-    Source: ``bytes_to_unicode`` in OpenAI's GPT-2 code.
-    """
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-
-
-def merges_of(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """Recover which two tokens each longer token was merged from, in the order of the ranks.
-
-    Raises:
-        ValueError: naming a token that no merge of two lower ones can make.
-
-    Source: Sennrich et al. (2016), section 3.2.
-    """
-    tokens = sorted(ranks, key=ranks.__getitem__)
-    known, merges = {token: ranks[token] for token in tokens if len(token) == 1}, []
-    for token in tokens:
-        if len(token) > 1:
-            parts = merge_chunk(token, known)
-            if len(parts) != 2:
-                raise ValueError(f"token {token!r} of rank {ranks[token]} is {len(parts)} tokens of lower rank, not 2")
-            merges.append((tokens[parts[0]], tokens[parts[1]]))
-            known[token] = ranks[token]
-    return merges
-
-# %% ../nbs/21_pretrained.ipynb #87245b70
-def cutting(pattern: str) -> dict:
-    """Describe, as ``tokenizer.json`` does, how a text is cut into chunks and its bytes become letters."""
-    letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    if pattern == GPT2_PATTERN:  # the one that ByteLevel knows
-        return letters
-    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [cut, letters | {"use_regex": False}]}
-
-
-def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
-    """Return the files that Hugging Face's ``AutoTokenizer`` loads: the name of each, and its text."""
-    letters = byte_letters()
-    vocab = {"".join(letters[byte] for byte in token): rank for token, rank in tokenizer.ranks.items()}
-    merges = [" ".join("".join(letters[byte] for byte in part) for part in m) for m in merges_of(tokenizer.ranks)]
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    special = tokenizer.special_tokens
-    empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor"))
-    empty["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "fuse_unk": False,
-             "end_of_word_suffix": "", "byte_fallback": False, "vocab": vocab | special, "merges": merges}  # fmt: skip
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": block_size,
-              "clean_up_tokenization_spaces": False, "add_prefix_space": False}  # fmt: skip
-    if special:
-        end = GPT2_SPECIAL[0] if GPT2_SPECIAL[0] in special else next(iter(special))
-        config |= {"bos_token": end, "eos_token": end}
-    added = [{"id": i, "content": name, **flags, "special": True} for name, i in special.items()]
-    full = {"version": "1.0", "added_tokens": added, "pre_tokenizer": cutting(tokenizer.pattern), **empty}
-    return {
-        "tokenizer.json": json.dumps(full | {"model": model}, ensure_ascii=False, indent=1) + "\n",
-        "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
-        "vocab.json": json.dumps(vocab | special, ensure_ascii=False) + "\n",
-        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-    }
-
 # %% ../nbs/21_pretrained.ipynb #ad651675
 PARAMETER = re.compile(
     r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
@@ -315,90 +247,3 @@ def push_checkpoint(
             delete_patterns=[f"{stem}{end}" for stem in ("model", OWN_TYPE)
                              for end in ("*.safetensors", ".safetensors.index.json")],
         ))  # fmt: skip
-
-# %% ../nbs/21_pretrained.ipynb #53397ec5
-def from_merges(
-    vocab: Mapping[str, int], merges: Collection, *, special: Collection[str] = (), pattern: str = GPT2_PATTERN
-) -> Tokenizer:
-    """Make a tokenizer of a byte-level vocabulary and its merges.
-
-    Args:
-        special: the special tokens; a token in angle or square brackets that nothing makes is one, too.
-
-    Raises:
-        ValueError: when ranks cannot express it, or the merges are not those of the vocabulary.
-    """
-    letters = {letter: byte for byte, letter in enumerate(byte_letters())}
-    made = ["".join(m.split(" ") if isinstance(m, str) else m) for m in merges]
-    ids = [vocab.get(token, -1) for token in made]
-    if -1 in ids or ids != sorted(set(ids)):
-        raise ValueError("the merges are not in the order of the token ids, or make a token that is not there")
-    plain = {*letters, *made} - {*special}
-    names = [token for token in vocab if token not in plain]
-    if lost := [name for name in names if name not in special and not re.fullmatch(r"<.+>|\\[.+\\]", name)]:
-        needed = len(made) + len(lost)
-        raise ValueError(f"{len(made)} merges, where the vocabulary needs {needed}: {lost[0]!r}, for one, is not made")
-    ranks = {bytes(letters[letter] for letter in token): i for token, i in vocab.items() if token in plain}
-    return Tokenizer(ranks, special_tokens={name: vocab[name] for name in names}, pattern=pattern)
-
-
-def read_tokenizer_json(path: Path) -> Tokenizer:
-    """Read a byte-level BPE from a ``tokenizer.json``.
-
-    Raises:
-        ValueError: when the file is damaged or describes another kind of tokenizer.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf8"))
-        model, added = content["model"], content.get("added_tokens") or []
-        cut = content["pre_tokenizer"]
-        inner = cut["pretokenizers"][0] if cut["type"] == "Sequence" else {}
-        pattern = inner.get("pattern", {}).get("Regex", GPT2_PATTERN)
-        wanted = [{**cutting(pattern), "trim_offsets": 0}, {**cutting(pattern), "trim_offsets": 0}]
-        wanted[1].pop("use_regex", None)  # older files leave it out
-        if {**cut, "trim_offsets": 0} not in wanted or content.get("normalizer") or model.get("dropout"):
-            raise ValueError("it cuts or normalizes text in another way than GPT-2's")
-        special = {token["content"]: token["id"] for token in added}
-        return from_merges(model["vocab"] | special, model["merges"], special=special, pattern=pattern)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be read as a byte-level BPE: {error!r}") from error
-
-# %% ../nbs/21_pretrained.ipynb #1ab89818
-def read_merges(vocab: Path, merges: Path) -> Tokenizer:
-    """Read a byte-level BPE from a ``vocab.json`` and its ``merges.txt``.
-
-    Raises:
-        ValueError: naming both, when one is damaged or they do not belong together.
-    """
-    try:
-        lines = merges.read_text(encoding="utf8").splitlines()
-        lines = [line for line in lines if line and not line.startswith("#version:")]
-        return from_merges(json.loads(vocab.read_text(encoding="utf8")), lines)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{merges} does not fit {vocab.name}: {error}") from error
-
-
-def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> Tokenizer:
-    """Return the tokenizer that belongs to a model: an embedded one, a folder, or a hub repository.
-
-    OpenAI's four models share one tokenizer. Other models bring their own, in ``tokenizer.json``, in ``vocab.json`` and
-    ``merges.txt``, or in ``tokenizer.tiktoken``. One with GPT-2's vocabulary and no such file is read with GPT-2's.
-
-    Raises:
-        FileNotFoundError: when ``name`` cannot be found, or has no tokenizer.
-        ValueError: when its tokenizer is of another kind.
-    """
-    if isinstance(name, str) and GPT2_NAME.fullmatch(name) and not Path(name).is_dir():
-        with suppress(RuntimeError):  # not in tiktoken's cache, and no network: perhaps the hub's cache has it
-            return Tokenizer.gpt2()
-    files = ModelFiles(name, revision=revision)
-    if path := files.find("tokenizer.json"):
-        return read_tokenizer_json(path)
-    if (vocab := files.find("vocab.json")) and (merges := files.find("merges.txt")):
-        return read_merges(vocab, merges)
-    if path := files.find("tokenizer.tiktoken"):
-        return Tokenizer.load(path)
-    size = json.loads(files.first("config.json").read_text(encoding="utf8")).get("vocab_size", 50257)
-    if files.reason or size not in (50257, 50304):  # 50304: padded to a multiple of 64
-        files.first("tokenizer.json", "vocab.json", "tokenizer.tiktoken")
-    return Tokenizer.gpt2()

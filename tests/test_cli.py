@@ -78,7 +78,7 @@ def test_the_bytes_are_those_of_the_models():
 def test_eval_scores_an_argument_a_file_and_standard_input(tmp_path):
     from gpt2_book import GPT
     from gpt2_book.evaluation import evaluate_text
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     text = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\n" * 40
     (tmp_path / "text.txt").write_text(text)
@@ -116,7 +116,7 @@ def test_eval_scores_an_argument_a_file_and_standard_input(tmp_path):
 def test_eval_answers_questions(tmp_path):
     from gpt2_book import GPT
     from gpt2_book.evaluation import answer_questions, multiple_choice_accuracy, read_hellaswag
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     path, endings = tmp_path / "q.jsonl", ["the king is here.", "a b c d e f", "my lord, I know.", "xyz"]
     rows = [{"activity_label": "Speech", "ctx_a": f"He said {i}", "ctx_b": "and", "endings": endings[i % 3 :],

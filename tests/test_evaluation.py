@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.pretrained import load_tokenizer
+from gpt2_book.workshop.tokenizer_files import load_tokenizer
 from gpt2_book.workshop.hub import locate
 from gpt2_book.tokenizer import Tokenizer
 

@@ -26,7 +26,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book import GPT, Tokenizer
-from gpt2_book.pretrained import load_tokenizer
+from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
 
 def random_reference(seed=0, std=0.3, **fields):

@@ -471,7 +471,7 @@ def test_the_embedded_model_writes_as_in_hugging_face():
     from transformers import GPT2LMHeadModel
 
     from gpt2_book.model import GPT
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
     from gpt2_book.workshop.hub import locate
 
     ours, encode = GPT.from_pretrained("shakespeare").double(), load_tokenizer("shakespeare").encode

@@ -95,7 +95,7 @@ def test_train_makes_a_model_that_generates_and_is_scored(tiny):
     from gpt2_book import GPT
     from gpt2_book.data import split_text
     from gpt2_book.evaluation import evaluate_text
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     result = run("train", "--config", tiny)
     assert result.exit_code == 0 and result.stderr == "", result.output

@@ -68,7 +68,7 @@ def test_a_special_token_is_read_as_the_shell_says():
     import torch
 
     from gpt2_book import GPT
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     gpt, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
     ids = tokenizer.encode(f"one{name}", allowed_special="all"), tokenizer.encode_ordinary(f"one{name}")

@@ -32,7 +32,7 @@ def test_generate_continues_the_prompt_by_the_seed():
     import torch
 
     from gpt2_book import GPT
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     gpt, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
     idx = torch.tensor([tokenizer.encode("ROMEO:")])
@@ -59,7 +59,7 @@ def test_every_option_means_what_it_means_in_python(options, how):
     import torch
 
     from gpt2_book import GPT, decoding
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     dtype = torch.bfloat16 if "bfloat16" in options else torch.float32
     gpt, tokenizer = GPT.from_pretrained("shakespeare", dtype=dtype), load_tokenizer("shakespeare")
@@ -113,7 +113,7 @@ def test_a_text_ends_with_its_first_stop_string():
 
 # ../nbs/96_writing.ipynb #ab8d92f2
 def test_the_end_of_text_is_no_part_of_a_text():
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     tokenizer = load_tokenizer("shakespeare")
     end = tokenizer.special_tokens["<|endoftext|>"]
@@ -128,7 +128,7 @@ def test_beams_find_what_the_search_finds():
     import torch
 
     from gpt2_book import GPT
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
     from gpt2_book.sampling import beam_search
 
     gpt, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")

@@ -24,12 +24,12 @@ import torch
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.data import SequentialLoader, ShuffledLoader, split_text
 from gpt2_book.evaluation import evaluate_text
-from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.workshop.checkpoints import set_seed
 from gpt2_book.workshop.corpora import tiny_shakespeare
 from gpt2_book.workshop.runs import RunConfig, fit, read_log
+from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 

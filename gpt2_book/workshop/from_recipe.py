@@ -18,7 +18,7 @@ from torch import Tensor
 from ..data import SequentialLoader, ShuffledLoader, Tokens, split_text
 from .corpora import TokenShards, python_docs, token_dtype
 from ..model import GPT
-from ..pretrained import load_tokenizer
+from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import Trainer, choose_device
 from .checkpoints import Checkpoints, differences, set_seed

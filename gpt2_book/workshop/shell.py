@@ -297,7 +297,7 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
 
     from gpt2_book import decoding
     from gpt2_book.model import GPT
-    from gpt2_book.pretrained import load_tokenizer
+    from gpt2_book.workshop.tokenizer_files import load_tokenizer
     from gpt2_book.training import choose_device
 
     place, model = choose_device(device), settle_model(model)

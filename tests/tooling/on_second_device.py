@@ -31,12 +31,12 @@ from gpt2_book.finetuning import (
     save_adapters,
 )
 from gpt2_book.gpt3 import GPT3, GPT3Config
-from gpt2_book.pretrained import load_tokenizer
 from gpt2_book.sampling import complete, pad_left
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.transformer import Transformer, TransformerConfig, label_smoothed_loss
 from gpt2_book.workshop.checkpoints import Checkpoints, set_seed
+from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
 REAL = os.environ.get("GPT2_BOOK_TEST_DEVICE", "")  # cuda, or nothing for the emulation
 if REAL:
