@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from ..tokenizer import GPT2_PATTERN, GPT2_SPECIAL, Tokenizer, merge_chunk
@@ -61,12 +62,19 @@ def _cutting(pattern: str) -> dict:
     return {"type": "Sequence", "pretokenizers": [cut, letters | {"use_regex": False}]}
 
 # %% ../../nbs/81_tokenizer_files.ipynb #7650c223
+@cache
+def _letters() -> dict[int, str]:
+    return dict(enumerate(_byte_letters()))
+
+
+def _spell(token: bytes) -> str:
+    return token.decode("latin-1").translate(_letters())
+
+
 def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
     """Return what ``AutoTokenizer`` loads: the name of each file, and its text."""
-    letters = dict(enumerate(_byte_letters()))
-    spell = lambda token: token.decode("latin-1").translate(letters)  # noqa: E731
-    vocab = {spell(token): rank for token, rank in tokenizer.ranks.items()}
-    merges = [f"{spell(a)} {spell(b)}" for a, b in _merges_of(tokenizer.ranks)]
+    vocab = {_spell(token): rank for token, rank in tokenizer.ranks.items()}
+    merges = [f"{_spell(a)} {_spell(b)}" for a, b in _merges_of(tokenizer.ranks)]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     special = tokenizer.special_tokens
     empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor"))
