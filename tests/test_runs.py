@@ -266,14 +266,14 @@ def test_the_log_goes_to_tensorboard_if_asked():
 
 # ../nbs/84_runs.ipynb #8071a2d5
 VICTIM = """
-import os, random, signal, sys, time, traceback
+import os, random, shutil, signal, sys, time, traceback
 import torch
 import torch._dynamo  # which the first optimizer imports; once here is faster than in every life
 torch.set_num_threads(1)
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.data import ShuffledLoader
 from gpt2_book.training import TrainConfig, Trainer
-from gpt2_book.workshop import checkpoints, runs
+from gpt2_book.workshop import checkpoints, files, runs
 
 def mortal(original, calls, fatal, share):
     # of the calls that put something on the disk, the one that is fatal tears its file and is the last
@@ -287,7 +287,7 @@ def mortal(original, calls, fatal, share):
     return call
 
 def life(folder, fatal, share, keep):
-    where = ((checkpoints, "sync"), (os, "replace"), (checkpoints.shutil, "rmtree"))
+    where = ((files, "sync"), (os, "replace"), (shutil, "rmtree"))
     calls = []
     for module, name in where:
         setattr(module, name, mortal(getattr(module, name), calls, fatal, share))
