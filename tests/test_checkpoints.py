@@ -253,8 +253,8 @@ def test_the_last_checkpoints_are_kept():
 # ../nbs/83_checkpoints.ipynb #b80f935f
 def test_a_full_disk_leaves_the_checkpoint_before():
     full = OSError(28, "No space left on device")
-    for broken in ("checkpoints.save_file", "files.sync", "checkpoints.sha256"):
-        broken = f"gpt2_book.workshop.{broken}"
+    here = Checkpoints.__module__  # on the page it is the page
+    for broken in (f"{here}.save_file", "gpt2_book.workshop.files.sync", f"{here}.sha256"):
         with tempfile.TemporaryDirectory() as folder:
             trainer, checkpoints = a_trainer(), Checkpoints(folder)
             with mock.patch(broken, side_effect=full):
