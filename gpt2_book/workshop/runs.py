@@ -225,7 +225,7 @@ def fit(
     The log and the checkpoints are in ``folder``.
 
     Args:
-        held_out: a list of batches for :func:`evaluate`.
+        held_out: a list of batches for :func:`gpt2_book.training.evaluate`.
         sample: returns a text for the log; it must not draw from the global generators.
         resume: continue from the newest good checkpoint in ``folder``, if there is one.
         progress: show a progress bar; by default where standard error is a terminal.
