@@ -97,7 +97,7 @@ def _fold_together(section: nodes.section, run: list[nodes.Node]) -> None:
     for cell in run:
         section.remove(cell)
     fold = HideCodeCellNode(prompt_show=f"{n} tests", prompt_hide=f"{n} tests")
-    fold["classes"].append("tests")
+    fold["classes"] += ["above-input", "tests"]
     fold.extend(run)
     section.insert(place, nodes.container("", fold, classes=["cell", "tag_tested"]))
 
