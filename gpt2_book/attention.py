@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 # %% ../nbs/11_attention.ipynb #47c17339
 def as_mask(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask in booleans; one of whole numbers may hold 0 and 1, as Hugging Face's tokenizers make it.
+    """Return a mask in booleans; one of whole numbers may hold 0 and 1, as Hugging Face's
+    tokenizers make it.
 
     Raises:
         ValueError: If the mask holds anything else.
@@ -20,9 +21,11 @@ def as_mask(mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype == torch.bool:
         return mask
     if mask.is_floating_point() or mask.is_complex():
-        raise ValueError(f"a mask is boolean or holds whole numbers 0 and 1, not {mask.dtype}")
+        raise ValueError(
+            f"a mask is boolean or holds whole numbers 0 and 1, not {mask.dtype}")
     if not mask.is_meta and (other := mask[(mask != 0) & (mask != 1)]).numel():
-        raise ValueError(f"a mask of whole numbers may hold 0 and 1 only, not {other[0].item()}")
+        raise ValueError(
+            f"a mask of whole numbers may hold 0 and 1 only, not {other[0].item()}")
     return mask.bool()
 
 
@@ -46,8 +49,8 @@ def causal_mask(
         Returns a boolean tensor of shape (T, S), or with ``real`` (B, 1, T, S).
 
     Raises:
-        ValueError: If there are more queries than keys, so that the first would see nothing,
-            or ``real`` is not (B, S).
+        ValueError: If there are more queries than keys, so that the first would see
+            nothing, or ``real`` is not (B, S).
 
     Source:
         Vaswani et al. (2017), section 3.2.3.
@@ -112,7 +115,8 @@ class CausalSelfAttention(nn.Module):
         B, T, C = z.shape
         return z.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
 
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None, cache=None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None,
+                cache=None) -> torch.Tensor:
         B, T, C = x.shape
         q, k, v = self.c_attn(x).split(C, dim=-1)  # 3 of (B, T, C)
         q, k, v = map(self.split_heads, (q, k, v))  # 3 of (B, H, T, D)
@@ -122,6 +126,7 @@ class CausalSelfAttention(nn.Module):
         if mask is None and 1 < T < S:
             mask = causal_mask(T, S, device=x.device)  # (T, S)
         causal = mask is None and T == S  # the corners agree
-        y = self.attend(q, k, v, attn_mask=mask, dropout_p=p, is_causal=causal)  # (B, H, T, D)
+        y = self.attend(q, k, v, attn_mask=mask, dropout_p=p,
+                        is_causal=causal)  # (B, H, T, D)
         y = y.transpose(1, 2).contiguous().view(B, T, C)  # (B, H, T, D) -> (B, T, C)
         return self.resid_dropout(self.c_proj(y))  # (B, T, C)

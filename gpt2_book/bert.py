@@ -25,7 +25,9 @@ from .initialization import init_gpt2_
 from .layer_norm import LayerNorm
 from .tokenizer import split_special
 from .workshop.hub import ModelFiles
-from .workshop.tensors import Checkpoint, Stored, read_header, save_model, weight_files
+from gpt2_book.workshop.tensors import (
+    Checkpoint, Stored, read_header, save_model, weight_files
+)
 
 # %% auto #0
 __all__ = ['SIZES', 'SUPPORTED', 'HEADS', 'TIED', 'NORMS', 'ARCHITECTURES', 'BertConfig', 'BertEmbeddings', 'BertSelfAttention',
@@ -38,10 +40,12 @@ __all__ = ['SIZES', 'SUPPORTED', 'HEADS', 'TIED', 'NORMS', 'ARCHITECTURES', 'Ber
 # %% ../nbs/42_bert.ipynb #d9799f10
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT, by default the paper's base model, under the names of Hugging Face's configuration.
+    """The shape of a BERT, by default the paper's base model, under the names of Hugging
+    Face's configuration.
 
     Raises:
-        ValueError: when a number is out of range, or ``num_attention_heads`` does not divide ``hidden_size``.
+        ValueError: when a number is out of range, or ``num_attention_heads`` does not
+            divide ``hidden_size``.
 
     Source: Devlin et al. (2019), section 3 and appendix A.2.
     """
@@ -55,21 +59,26 @@ class BertConfig:
     type_vocab_size: int = 2  # segments
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
-    classifier_dropout: float | None = None  # in front of a classifier; None: hidden_dropout_prob
+    # in front of a classifier; None: hidden_dropout_prob
+    classifier_dropout: float | None = None
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
-    pad_token_id: int | None = 0  # its embedding starts at zero, and reading it gives no gradient
+    # its embedding starts at zero, and reading it gives no gradient
+    pad_token_id: int | None = 0
     is_decoder: bool = False  # each token sees itself and what is left of it
 
     def __post_init__(self):
         for field in SIZES:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"{field} must be a whole number of at least 1, not {value!r}")
         if self.hidden_size % self.num_attention_heads:
             given = f"num_attention_heads = {self.num_attention_heads}"
-            raise ValueError(f"hidden_size = {self.hidden_size} is not divisible by {given}")
-        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            raise ValueError(
+                f"hidden_size = {self.hidden_size} is not divisible by {given}")
+        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob",
+                      "classifier_dropout"):
             value = getattr(self, field)
             optional = value is None and field == "classifier_dropout"
             if not optional and not (isinstance(value, (int, float)) and 0 <= value < 1):
@@ -77,11 +86,14 @@ class BertConfig:
         for field in ("layer_norm_eps", "initializer_range"):
             if not isinstance(value := getattr(self, field), (int, float)) or not value > 0:
                 raise ValueError(f"{field} must be above 0, not {value!r}")
-        if (pad := self.pad_token_id) is not None and not (isinstance(pad, int) and 0 <= pad < self.vocab_size):
-            raise ValueError(f"pad_token_id = {pad!r} is not in a vocabulary of {self.vocab_size}")
+        if (pad := self.pad_token_id) is not None and not (
+                isinstance(pad, int) and 0 <= pad < self.vocab_size):
+            raise ValueError(
+                f"pad_token_id = {pad!r} is not in a vocabulary of {self.vocab_size}")
 
-
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+# %% ../nbs/42_bert.ipynb #b2fe4252
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+         "intermediate_size",
          "max_position_embeddings", "type_vocab_size")  # fmt: skip
 
 # %% ../nbs/42_bert.ipynb #50d76959
@@ -97,7 +109,8 @@ class BertEmbeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         C = config.hidden_size
-        self.word_embeddings = nn.Embedding(config.vocab_size, C, padding_idx=config.pad_token_id)
+        self.word_embeddings = nn.Embedding(config.vocab_size, C,
+                                            padding_idx=config.pad_token_id)
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, C)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, C)
         self.LayerNorm = LayerNorm(C, eps=config.layer_norm_eps)
@@ -110,31 +123,39 @@ class BertEmbeddings(nn.Module):
 
 # %% ../nbs/42_bert.ipynb #3217d57b
 class BertSelfAttention(nn.Module):
-    """Attention of a sequence to itself, in both directions where the mask does not say otherwise.
+    """Attention of a sequence to itself, in both directions where the mask does not say
+    otherwise.
 
     Shapes:
-        x (B, T, C) to (B, T, C); mask boolean, broadcast to (B, H, T, T), True where a query may see a key
+        x (B, T, C) to (B, T, C); mask boolean, broadcast to (B, H, T, T), True where a
+            query may see a key
 
     Source: Vaswani et al. (2017), section 3.2.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.n_head, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
-        self.query, self.key, self.value = (nn.Linear(config.hidden_size, config.hidden_size) for _ in range(3))
+        self.n_head, self.dropout = (config.num_attention_heads,
+                                     config.attention_probs_dropout_prob)
+        C = config.hidden_size
+        self.query, self.key, self.value = (nn.Linear(C, C) for _ in range(3))
         self.attend = F.scaled_dot_product_attention  # another kernel may take its place
 
     def split_heads(self, z: Tensor) -> Tensor:
-        return z.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # (B, T, C) -> (B, H, T, D)
+        return z.unflatten(-1,
+                           (self.n_head, -1)).transpose(1, 2)  # (B, T, C) -> (B, H, T, D)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # 3 of (B, H, T, D)
-        y = self.attend(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)  # (B, H, T, D)
+        q, k, v = (self.split_heads(linear(x))
+                   for linear in (self.query, self.key, self.value))  # 3 of (B, H, T, D)
+        y = self.attend(q, k, v, attn_mask=mask,
+                        dropout_p=self.dropout if self.training else 0.0)  # (B, H, T, D)
         return y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, C)
 
 # %% ../nbs/42_bert.ipynb #eb110662
 class AddNorm(nn.Module):
-    """The end of a Post-LN sublayer: a linear layer, the residual sum, and the norm after it.
+    """The end of a Post-LN sublayer: a linear layer, the residual sum, and the norm after
+    it.
 
     Shapes:
         y (B, T, n_in) and x (B, T, C) to (B, T, C)
@@ -153,18 +174,21 @@ class AddNorm(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention, then a feed-forward network with the exact GELU, each followed by :class:`AddNorm`.
+    """Attention, then a feed-forward network with the exact GELU, each followed by
+    :class:`AddNorm`.
 
     Shapes:
         x (B, T, C) to (B, T, C)
 
-    Source: Devlin et al. (2019), section 3; the activation: Hendrycks and Gimpel (2016), section 2.
+    Source: Devlin et al. (2019), section 3; the activation: Hendrycks and Gimpel (2016),
+    section 2.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         C, inner = config.hidden_size, config.intermediate_size
-        self.attention = nn.ModuleDict({"self": BertSelfAttention(config), "output": AddNorm(C, config)})
+        self.attention = nn.ModuleDict({"self": BertSelfAttention(config),
+                                        "output": AddNorm(C, config)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(C, inner)})
         self.output = AddNorm(inner, config)
 
@@ -173,9 +197,12 @@ class BertLayer(nn.Module):
         return self.output(F.gelu(self.intermediate["dense"](x)), x)  # the GELU by erf
 
 # %% ../nbs/42_bert.ipynb #c6154876
-SUPPORTED: dict[str, tuple] = {  # the values of those fields that change the computation and that we compute
-    "model_type": ("bert",), "hidden_act": ("gelu", "gelu_python"), "position_embedding_type": ("absolute", None),
-    "add_cross_attention": (False,), "tie_word_embeddings": (True,), "quantization_config": (None,),
+# the values of those fields that change the computation and that we compute
+SUPPORTED: dict[str, tuple] = {
+    "model_type": ("bert",), "hidden_act": ("gelu", "gelu_python"),
+    "position_embedding_type": ("absolute", None),
+    "add_cross_attention": (False,), "tie_word_embeddings": (True,),
+    "quantization_config": (None,),
     "pruned_heads": (None, {}), "embedding_size": (None,),
 }  # fmt: skip
 
@@ -184,7 +211,8 @@ def read_config(files: ModelFiles) -> dict:
     """Read the fields of :class:`BertConfig` from the ``config.json`` of a model.
 
     Raises:
-        ValueError: naming each field that describes another architecture or a variant that is not implemented.
+        ValueError: naming each field that describes another architecture or a variant that
+            is not implemented.
     """
     path, hub = files.first("config.json"), files.json("config.json")
     wrong = [
@@ -193,20 +221,25 @@ def read_config(files: ModelFiles) -> dict:
         if hub.get(field, None if field == "model_type" else supported[0]) not in supported
     ]
     if wrong:
-        raise ValueError(f"{path} asks for what this BERT does not implement: {'; '.join(wrong)}")
-    return {field.name: hub[field.name] for field in fields(BertConfig) if field.name in hub}
+        raise ValueError(
+            f"{path} asks for what this BERT does not implement: {'; '.join(wrong)}")
+    return {field.name: hub[field.name] for field in fields(BertConfig)
+            if field.name in hub}
 
 # %% ../nbs/42_bert.ipynb #364c2e3e
-HEADS = ("cls.", "classifier.", "qa_outputs.")  # what stands on the encoder in Hugging Face's checkpoints
+# what stands on the encoder in Hugging Face's checkpoints
+HEADS = ("cls.", "classifier.", "qa_outputs.")
 TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias"}  # fmt: skip
 
 
 def bert_name(key: str, *, prefix: str = "bert.") -> str | None:
-    """Return our name of a tensor in a Hugging Face checkpoint, None for one that is no weight of the model.
+    """Return our name of a tensor in a Hugging Face checkpoint, None for one that is no
+    weight of the model.
 
     Args:
-        prefix: of the encoder in our model: empty for the encoder alone, which leaves the heads out.
+        prefix: of the encoder in our model: empty for the encoder alone, which leaves the
+            heads out.
     """
     name = re.sub(r"\.LayerNorm\.(gamma|beta)$", lambda m: ".LayerNorm." + NORMS[m[1]], key)
     if name.endswith("embeddings.position_ids"):  # 0, 1, 2 and so on
@@ -216,7 +249,8 @@ def bert_name(key: str, *, prefix: str = "bert.") -> str | None:
     return prefix + name.removeprefix("bert.")
 
 
-NORMS = {"gamma": "weight", "beta": "bias"}  # as TensorFlow calls them, and checkpoints that come from it
+# as TensorFlow calls them, and checkpoints that come from it
+NORMS = {"gamma": "weight", "beta": "bias"}
 
 
 def same_numbers(a: Stored, b: Stored) -> bool:
@@ -230,7 +264,8 @@ def stored_tensors(files: ModelFiles, *, prefix: str = "bert.") -> dict[str, Sto
     A decoder that is tied, as it has to be, is left out.
 
     Raises:
-        ValueError: when two tensors have one name, or the decoder is not the embedding's matrix.
+        ValueError: when two tensors have one name, or the decoder is not the embedding's
+            matrix.
     """
     stored: dict[str, Stored] = {}
     for tensor in (t for file in weight_files(files) for t in read_header(file)):
@@ -242,13 +277,17 @@ def stored_tensors(files: ModelFiles, *, prefix: str = "bert.") -> dict[str, Sto
         if copy not in stored:
             continue
         if not same_numbers(stored[copy], stored.setdefault(original, stored[copy])):
-            raise ValueError(f"{copy} differs from {stored[original].key}: this BERT has no untied decoder")
+            raise ValueError(
+                f"{copy} differs from {stored[original].key}: this BERT has no "
+                f"untied decoder")
         del stored[copy]
     return stored
 
 # %% ../nbs/42_bert.ipynb #8b4c911f
 class Saved(nn.Module):
-    """Loading and saving for a model that is built from a :class:`BertConfig`, in Hugging Face's format."""
+    """Loading and saving for a model that is built from a :class:`BertConfig`, in Hugging
+    Face's format.
+    """
 
     config: BertConfig
     prefix = "bert."  # of the encoder's names
@@ -260,7 +299,8 @@ class Saved(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
-                        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+                        dtype: torch.dtype = torch.float32,
+                        device: torch.device | str = "cpu",
                         mapped: bool = True, **how):  # fmt: skip
         """Load a folder or a hub repository, in eval mode.
 
@@ -270,30 +310,39 @@ class Saved(nn.Module):
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
-            ValueError: when a file is damaged, the configuration asks for something that is not
-                implemented, or a tensor is missing, left over or of a wrong shape.
+            ValueError: when a file is damaged, the configuration asks for something that is
+                not implemented, or a tensor is missing, left over or of a wrong shape.
         """
         files = ModelFiles(name, revision=revision)
         given = read_config(files)
         stored = stored_tensors(files, prefix=cls.prefix)
         read: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
-        return Checkpoint(given, stored).load(lambda: cls.build(BertConfig(**given), stored, **how), **read)
+        return Checkpoint(given,
+                          stored).load(
+                              lambda: cls.build(BertConfig(**given), stored, **how), **read)
 
-    def save_pretrained(self, folder: str | os.PathLike, *, max_shard_size: int | str = "5GB") -> None:
-        """Write what Hugging Face's class of the same purpose loads. Larger files are split."""
+    def save_pretrained(self, folder: str | os.PathLike, *,
+                        max_shard_size: int | str = "5GB") -> None:
+        """Write what Hugging Face's class of the same purpose loads. Larger files are
+        split.
+        """
         state = self.state_dict()
-        extra = {"num_labels": len(state["classifier.bias"])} if "classifier.bias" in state else {}
-        save_bert(folder, type(self).__name__, self.config, state, max_shard_size=max_shard_size, **extra)
+        extra = ({"num_labels": len(state["classifier.bias"])} if "classifier.bias" in state
+                 else {})
+        save_bert(folder, type(self).__name__, self.config, state,
+                  max_shard_size=max_shard_size, **extra)
 
 # %% ../nbs/42_bert.ipynb #907ccfda
 ARCHITECTURES = {
-    "Bert": "BertModel", "BertForPreTraining": "BertForPreTraining", "BertClassifier": "BertForSequenceClassification",
+    "Bert": "BertModel", "BertForPreTraining": "BertForPreTraining",
+    "BertClassifier": "BertForSequenceClassification",
     "BertMultipleChoice": "BertForMultipleChoice",
 }  # fmt: skip
 
 
 def save_bert(
-    folder: str | os.PathLike, kind: str, config: BertConfig, state: Mapping[str, Tensor], *,
+    folder: str | os.PathLike, kind: str, config: BertConfig, state: Mapping[str, Tensor],
+    *,
     max_shard_size: int | str = "5GB", num_labels: int = 2,
 ) -> None:  # fmt: skip
     """Write ``config.json`` and the weights, all or nothing.
@@ -302,9 +351,11 @@ def save_bert(
         kind: the name of our class; Hugging Face's is written.
         num_labels: of a classifier.
     """
-    hub = {"architectures": [ARCHITECTURES[kind]], "model_type": "bert", "hidden_act": "gelu", **asdict(config)}
+    hub = {"architectures": [ARCHITECTURES[kind]], "model_type": "bert",
+           "hidden_act": "gelu", **asdict(config)}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    hub |= {"position_embedding_type": "absolute", "tie_word_embeddings": True, "dtype": dtype}
+    hub |= {"position_embedding_type": "absolute", "tie_word_embeddings": True,
+            "dtype": dtype}
     if num_labels != 2:
         hub["id2label"] = {str(i): f"LABEL_{i}" for i in range(num_labels)}
         hub["label2id"] = {f"LABEL_{i}": i for i in range(num_labels)}
@@ -312,13 +363,16 @@ def save_bert(
 
 # %% ../nbs/42_bert.ipynb #0fd01cff
 def init_bert_(module: nn.Module, config: BertConfig) -> nn.Module:
-    """Draw the weights of ``module`` as BERT's are, in place: N(0, 0.02), without the scaling that GPT-2 adds.
+    """Draw the weights of ``module`` as BERT's are, in place: N(0, 0.02), without the
+    scaling that GPT-2 adds.
 
-    Source: Devlin et al.'s published code; :func:`gpt2_book.initialization.init_gpt2_` for norms and biases.
+    Source: Devlin et al.'s published code; :func:`gpt2_book.initialization.init_gpt2_` for
+    norms and biases.
     """
     init_gpt2_(module, n_layer=config.num_hidden_layers, std=config.initializer_range)
     if config.pad_token_id is not None:
-        for table in (m for m in module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None):
+        for table in (m for m in module.modules() if isinstance(m, nn.Embedding)
+                      and m.padding_idx is not None):
             nn.init.zeros_(table.weight[table.padding_idx].detach())
     return module
 
@@ -334,31 +388,43 @@ def check_tokens(idx: Tensor, mask: Tensor, segments: Tensor, config: BertConfig
     """
     (B, T), most = idx.shape, config.max_position_embeddings
     if not 1 <= T <= most:
-        raise ValueError(f"{T} tokens in a row; this encoder reads 1 to {most} (max_position_embeddings)")
+        raise ValueError(
+            f"{T} tokens in a row; this encoder reads 1 to {most} "
+            f"(max_position_embeddings)")
     for name, x in (("mask", mask), ("segments", segments)):
         if x.shape != idx.shape or x.is_floating_point():
-            raise ValueError(f"{name} must be whole numbers or bool of {(B, T)}, not {x.dtype} of {(*x.shape,)}")
+            raise ValueError(
+                f"{name} must be whole numbers or bool of {(B, T)}, not {x.dtype} of "
+                f"{(*x.shape,)}")
     if bool((empty := ~(mask != 0).any(1)).any()):
-        raise ValueError(f"rows {empty.nonzero().flatten().tolist()} of {B} are all padding")
+        raise ValueError(
+            f"rows {empty.nonzero().flatten().tolist()} of {B} are all padding")
     tokens = torch.where((mask == 0) & (idx == PAD), 0, idx)  # (B, T)
-    for name, x, n in (("token", tokens, config.vocab_size), ("segment", segments, config.type_vocab_size)):
+    for name, x, n in (("token", tokens, config.vocab_size),
+                       ("segment", segments, config.type_vocab_size)):
         if bool((wrong := (x < 0) | (x >= n)).any()):
             row, place = wrong.nonzero()[0].tolist()
-            raise ValueError(f"{name} {int(x[row, place])} in row {row}, position {place}; there are {n}")
+            raise ValueError(
+                f"{name} {int(x[row, place])} in row {row}, position {place}; "
+                f"there are {n}")
 
 # %% ../nbs/42_bert.ipynb #a2c83f6b
 class Bert(Saved):
-    """BERT without its heads: embeddings, layers, and the pooler, which reads the first token.
+    """BERT without its heads: embeddings, layers, and the pooler, which reads the first
+    token.
 
     Args:
         mask: 0 or False where a row is padded; by default where ``idx`` is ``PAD``, -1.
-        segments: 0 for a token of the first text, 1 for one of the second; by default all 0.
+        segments: 0 for a token of the first text, 1 for one of the second; by default all
+            0.
 
     Shapes:
-        idx, mask, segments (B, T); returns the hidden vectors (B, T, C) and the pooled ones (B, C)
+        idx, mask, segments (B, T); returns the hidden vectors (B, T, C) and the pooled ones
+            (B, C)
 
     Raises:
-        ValueError: when a row is all padding, a shape is wrong, or a token or segment out of range.
+        ValueError: when a row is all padding, a shape is wrong, or a token or segment out
+            of range.
 
     Source: Devlin et al. (2019), section 3.
     """
@@ -375,7 +441,8 @@ class Bert(Saved):
         init_bert_(self, config)
 
     @classmethod
-    def build(cls, config: BertConfig, stored: dict[str, Stored], *, pooler: bool = True, **how: Any) -> Bert:
+    def build(cls, config: BertConfig, stored: dict[str, Stored], *, pooler: bool = True,
+              **how: Any) -> Bert:
         for name in [name for name in stored if not pooler and name.startswith("pooler.")]:
             del stored[name]
         return cls(config, pooler=pooler, **how)
@@ -384,12 +451,15 @@ class Bert(Saved):
         self, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         if idx.ndim != 2 or idx.is_floating_point():
-            raise ValueError(f"tokens must be whole numbers of (B, T), not {idx.dtype} of {(*idx.shape,)}")
+            raise ValueError(
+                f"tokens must be whole numbers of (B, T), not {idx.dtype} of "
+                f"{(*idx.shape,)}")
         mask = idx != PAD if mask is None else mask
         segments = torch.zeros_like(idx) if segments is None else segments
         if not torch.compiler.is_compiling():
             check_tokens(idx, mask, segments, self.config)
-        x = self.embeddings(torch.where(idx == PAD, self.config.pad_token_id or 0, idx), segments)  # (B, T, C)
+        x = self.embeddings(torch.where(idx == PAD, self.config.pad_token_id or 0, idx),
+                            segments)  # (B, T, C)
         allowed = self.allowed(mask != 0)
         layers: Any = self.encoder["layer"]
         for layer in layers:
@@ -397,25 +467,31 @@ class Bert(Saved):
         return x, torch.tanh(self.pooler["dense"](x[:, 0])) if self.pooler else x[:, 0]
 
     def allowed(self, real: Tensor) -> Tensor:
-        """Say which keys each query may see: the real ones, and in a decoder those that are not to its right."""
+        """Say which keys each query may see: the real ones, and in a decoder those that are
+        not to its right.
+        """
         if self.config.is_decoder:
             return causal_mask(real.size(1), real=real)  # (B, 1, T, T)
         return real[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
 
 # %% ../nbs/42_bert.ipynb #d8ebd746
 class PredictionHead(nn.Module):
-    """A linear layer, GELU and a norm, then the embedding's own matrix as the decoder, and a bias for each token.
+    """A linear layer, GELU and a norm, then the embedding's own matrix as the decoder, and
+    a bias for each token.
 
     Shapes:
         x (..., C) and matrix (V, C) to logits (..., V)
 
-    Source: Devlin et al. (2019), section 3.1; the tied matrix: Press and Wolf (2017), section 3.
+    Source: Devlin et al. (2019), section 3.1; the tied matrix: Press and Wolf (2017),
+    section 3.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         C = config.hidden_size
-        self.transform = nn.ModuleDict({"dense": nn.Linear(C, C), "LayerNorm": LayerNorm(C, eps=config.layer_norm_eps)})
+        self.transform = nn.ModuleDict({"dense": nn.Linear(C, C),
+                                        "LayerNorm": LayerNorm(
+                                            C, eps=config.layer_norm_eps)})
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x: Tensor, matrix: Tensor) -> Tensor:
@@ -424,11 +500,13 @@ class PredictionHead(nn.Module):
 
 # %% ../nbs/42_bert.ipynb #2dc3f01b
 class BertForPreTraining(Saved):
-    """BERT with its two heads: one guesses masked tokens, one whether the second text follows the first.
+    """BERT with its two heads: one guesses masked tokens, one whether the second text
+    follows the first.
 
     Shapes:
         idx, mask, segments as for :class:`Bert`
-        returns token logits (B, T, V), and next-sentence logits (B, 2), where class 0 means that it follows
+        returns token logits (B, T, V), and next-sentence logits (B, 2), where class 0 means
+            that it follows
 
     Source: Devlin et al. (2019), section 3.1.
     """
@@ -436,7 +514,8 @@ class BertForPreTraining(Saved):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config, self.bert = config, Bert(config)
-        heads = {"predictions": PredictionHead(config), "seq_relationship": nn.Linear(config.hidden_size, 2)}
+        heads = {"predictions": PredictionHead(config),
+                 "seq_relationship": nn.Linear(config.hidden_size, 2)}
         self.cls: Any = init_bert_(nn.ModuleDict(heads), config)
 
     def token_logits(self, x: Tensor) -> Tensor:
@@ -447,16 +526,20 @@ class BertForPreTraining(Saved):
         self, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         x, pooled = self.bert(idx, mask=mask, segments=segments)  # (B, T, C), (B, C)
-        return self.token_logits(x), self.cls["seq_relationship"](pooled)  # (B, T, V), (B, 2)
+        return self.token_logits(x), self.cls["seq_relationship"](
+            pooled)  # (B, T, V), (B, 2)
 
     def loss(
-        self, idx: Tensor, labels: Tensor, next_labels: Tensor | None = None, *, mask: Tensor | None = None,
+        self, idx: Tensor, labels: Tensor, next_labels: Tensor | None = None, *,
+        mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the mean loss at the masked positions, plus that of the next sentence, in nats.
+        """Return the mean loss at the masked positions, plus that of the next sentence, in
+        nats.
 
         Args:
-            labels: the tokens that were masked, -100 elsewhere. Logits are computed for these positions alone.
+            labels: the tokens that were masked, -100 elsewhere. Logits are computed for
+                these positions alone.
             next_labels: 0 where the second text follows, 1 where it does not.
 
         Shapes:
@@ -466,9 +549,11 @@ class BertForPreTraining(Saved):
             ValueError: when labels is not (B, T), or holds nothing to guess.
         """
         if labels.shape != idx.shape or not bool((chosen := labels != -100).any()):
-            raise ValueError(f"labels must be {(*idx.shape,)} and not all -100, not {(*labels.shape,)}")
+            raise ValueError(
+                f"labels must be {(*idx.shape,)} and not all -100, not {(*labels.shape,)}")
         x, pooled = self.bert(idx, mask=mask, segments=segments)  # (B, T, C), (B, C)
-        loss = F.cross_entropy(self.token_logits(x[chosen]), labels[chosen])  # (B, T, C) -> (n, V)
+        loss = F.cross_entropy(self.token_logits(x[chosen]),
+                               labels[chosen])  # (B, T, C) -> (n, V)
         if next_labels is None:
             return loss
         return loss + F.cross_entropy(self.cls["seq_relationship"](pooled), next_labels)
@@ -492,54 +577,69 @@ class Special:
         """
         names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
         if missing := [name for name in names if name not in tokens]:
-            raise ValueError(f"the vocabulary of {len(tokens)} tokens lacks {', '.join(missing)}")
+            raise ValueError(
+                f"the vocabulary of {len(tokens)} tokens lacks {', '.join(missing)}")
         return Special(*(tokens[name] for name in names))
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> list[int]:
         """Write one text, or two, as BERT reads them: [CLS] first [SEP] second [SEP]."""
-        return [self.cls, *first, self.sep, *([] if second is None else [*second, self.sep])]
+        return [self.cls, *first, self.sep,
+                *([] if second is None else [*second, self.sep])]
 
     def segments(self, idx: Tensor) -> Tensor:
-        """Return 1 for what follows a row's first [SEP] and is not padding, else 0, (B, T) to (B, T)."""
+        """Return 1 for what follows a row's first [SEP] and is not padding, else 0, (B, T)
+        to (B, T).
+        """
         ends = idx == self.sep
         after = ends.cumsum(1) > ends.long()  # (B, T)
         return (after & (idx != PAD) & (idx != self.pad)).long()
 
 # %% ../nbs/42_bert.ipynb #f580fbbd
 def mask_tokens(
-    idx: Tensor, *, special: Special, vocab_size: int, share: float = 0.15, generator: torch.Generator | None = None
+    idx: Tensor, *, special: Special, vocab_size: int, share: float = 0.15,
+    generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Choose tokens to guess; replace 80% of these by [MASK] and 10% by a random token, and keep 10%.
+    """Choose tokens to guess; replace 80% of these by [MASK] and 10% by a random token, and
+    keep 10%.
 
-    Each token is chosen for itself, so that the share holds on average; where none of a row is, the one that came
-    nearest is. Special tokens and padding never are, and no random token is special.
+    Each token is chosen for itself, so that the share holds on average; where none of a row
+    is, the one that came nearest is. Special tokens and padding never are, and no random
+    token is special.
 
     Shapes:
-        idx (B, T) int64; returns what the model reads, and the labels: the token where one was chosen, else -100
+        idx (B, T) int64; returns what the model reads, and the labels: the token where one
+            was chosen, else -100
 
     Raises:
         ValueError: when the share is not between 0 and 1, or a token out of range.
 
-    Source: Devlin et al. (2019), section 3.1 and appendix A.1; at least one of each row as in their published code.
+    Source: Devlin et al. (2019), section 3.1 and appendix A.1; at least one of each row as
+    in their published code.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share must be above 0 and at most 1, not {share}")
     if bool(((idx < PAD) | (idx >= vocab_size)).any()):
-        raise ValueError(f"tokens from {int(idx.min())} to {int(idx.max())}; there are {vocab_size}")
+        raise ValueError(
+            f"tokens from {int(idx.min())} to {int(idx.max())}; there are {vocab_size}")
     names = torch.tensor([PAD, special.pad, special.cls, special.sep, special.mask])
-    ordinary = torch.arange(vocab_size)[~torch.isin(torch.arange(vocab_size), names)]  # (V - 4,)
+    every = torch.arange(vocab_size)
+    ordinary = every[~torch.isin(every, names)]  # (V - 4,)
     draw = torch.rand(2, *idx.shape, generator=generator)  # (2, B, T)
-    other = ordinary[torch.randint(len(ordinary), idx.shape, generator=generator)].to(idx)  # (B, T)
+    other = ordinary[torch.randint(len(ordinary), idx.shape,
+                                   generator=generator)].to(idx)  # (B, T)
     score, how = draw.to(idx.device)  # 2 of (B, T)
     score = score.masked_fill(torch.isin(idx, names.to(idx)), math.inf)  # (B, T)
-    chosen = (score < share) | ((score == score.amin(1, keepdim=True)) & (score < 1))  # (B, T)
+    chosen = (score < share) | ((score == score.amin(1, keepdim=True))
+                                & (score < 1))  # (B, T)
     inputs = torch.where(chosen & (how < 0.8), special.mask, idx)
     inputs = torch.where(chosen & (how >= 0.9), other, inputs)
     return inputs, torch.where(chosen, idx, -100)
 
 # %% ../nbs/42_bert.ipynb #7545b778
 def run_end(sentences: Sequence[Sequence[int]], start: int, room: int) -> int:
-    """Return the end of the run of whole sentences from ``start`` that has at most ``room`` tokens."""
+    """Return the end of the run of whole sentences from ``start`` that has at most ``room``
+    tokens.
+    """
     while start < len(sentences) and len(sentences[start]) <= room:
         room -= len(sentences[start])
         start += 1
@@ -547,10 +647,13 @@ def run_end(sentences: Sequence[Sequence[int]], start: int, room: int) -> int:
 
 
 def elsewhere(
-    documents: Sequence[Sequence[Sequence[int]]], places: Sequence[tuple[int, int]], here: int, room: int,
+    documents: Sequence[Sequence[Sequence[int]]], places: Sequence[tuple[int, int]],
+    here: int, room: int,
     draw: Callable[[int], int],
 ) -> list[int]:  # fmt: skip
-    """Return the tokens of a run of sentences from one of ``places`` that is in another document than ``here``."""
+    """Return the tokens of a run of sentences from one of ``places`` that is in another
+    document than ``here``.
+    """
     other = here
     while other == here:
         other, start = places[draw(len(places))]
@@ -563,15 +666,19 @@ def join(sentences: Sequence[Sequence[int]]) -> list[int]:
 
 # %% ../nbs/42_bert.ipynb #fc18393f
 def pair_sentences(
-    documents: Sequence[Sequence[Sequence[int]]], *, max_tokens: int, generator: torch.Generator
+    documents: Sequence[Sequence[Sequence[int]]], *, max_tokens: int,
+    generator: torch.Generator
 ) -> Iterator[tuple[list[int], list[int], int]]:
-    """Cut documents into pairs of runs of whole sentences; half of the seconds come from another document.
+    """Cut documents into pairs of runs of whole sentences; half of the seconds come from
+    another document.
 
     Args:
-        documents: the sentences of each, as tokens. A sentence of more than half of ``max_tokens`` is left out.
+        documents: the sentences of each, as tokens. A sentence of more than half of
+            ``max_tokens`` is left out.
 
     Yields:
-        The tokens of the first and of the second text, and 0 where it follows the first, 1 where it does not.
+        The tokens of the first and of the second text, and 0 where it follows the first, 1
+            where it does not.
 
     Raises:
         ValueError: when fewer than two documents have a sentence that is short enough.
@@ -579,7 +686,8 @@ def pair_sentences(
     Source: Devlin et al. (2019), section 3.1 and appendix A.2.
     """
     half = max_tokens // 2
-    places = [(d, s) for d, document in enumerate(documents) for s, x in enumerate(document) if 0 < len(x) <= half]
+    places = [(d, s) for d, document in enumerate(documents) for s, x in enumerate(document)
+              if 0 < len(x) <= half]
     if len({d for d, _ in places}) < 2:
         raise ValueError(f"pairs need two documents with sentences of 1 to {half} tokens")
 
@@ -596,7 +704,8 @@ def pair_sentences(
             if not 0 < len(first) <= half or end == cut:
                 continue
             if draw(2):
-                yield first, elsewhere(documents, places, d, max_tokens - len(first), draw), 1
+                yield first, elsewhere(documents, places, d, max_tokens - len(first),
+                                       draw), 1
             else:
                 yield first, join(document[cut:end]), 0
                 start = end
@@ -610,14 +719,18 @@ class MaskedLoader(ExampleLoader):
         next_labels: 0 where the second text follows the first, 1 where it does not.
 
     Shapes:
-        each batch: inputs (B, T) int64, ``PAD`` where a row is filled up, and labels (B, T): the tokens to guess,
-        -100 elsewhere, but the next-sentence label in the first column, where [CLS] stands and is never masked
+        each batch: inputs (B, T) int64, ``PAD`` where a row is filled up, and labels (B,
+            T): the tokens to guess,
+        -100 elsewhere, but the next-sentence label in the first column, where [CLS] stands
+            and is never masked
 
-    Source: Devlin et al. (2019), section 3.1; new masks each time as in Liu et al. (2019), section 4.1.
+    Source: Devlin et al. (2019), section 3.1; new masks each time as in Liu et al. (2019),
+    section 4.1.
     """
 
     def __init__(
-        self, rows: Sequence[Sequence[int]], next_labels: Sequence[int], batch_size: int, *, special: Special,
+        self, rows: Sequence[Sequence[int]], next_labels: Sequence[int], batch_size: int, *,
+        special: Special,
         vocab_size: int, seed: int = 0, device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(rows, next_labels, batch_size, seed=seed, device=device)
@@ -627,22 +740,27 @@ class MaskedLoader(ExampleLoader):
         idx, next_labels = super().next_batch()  # (B, T), (B,)
         seed = (self.seed, self.epoch, self.step)
         generator = torch.Generator().manual_seed(zlib.crc32(repr(seed).encode()))
-        how: dict[str, Any] = {"special": self.special, "vocab_size": self.vocab_size, "generator": generator}
+        how: dict[str, Any] = {"special": self.special, "vocab_size": self.vocab_size,
+                               "generator": generator}
         inputs, labels = mask_tokens(idx, **how)
         labels[:, 0] = next_labels
         return inputs, labels
 
 
 class PretrainingObjective(nn.Module):
-    """The loss of :class:`BertForPreTraining` on batches of a :class:`MaskedLoader`: a Trainer's ``objective``."""
+    """The loss of :class:`BertForPreTraining` on batches of a :class:`MaskedLoader`: a
+    Trainer's ``objective``.
+    """
 
     def __init__(self, model: BertForPreTraining, special: Special) -> None:
         super().__init__()
         self.model, self.special = model, special
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        tokens = labels.index_fill(1, torch.zeros(1, dtype=torch.long, device=labels.device), -100)  # (B, T)
-        return self.model.loss(inputs, tokens, labels[:, 0], segments=self.special.segments(inputs))
+        first = torch.zeros(1, dtype=torch.long, device=labels.device)
+        tokens = labels.index_fill(1, first, -100)  # (B, T)
+        return self.model.loss(inputs, tokens, labels[:, 0],
+                               segments=self.special.segments(inputs))
 
 # %% ../nbs/42_bert.ipynb #598f2605
 class BertClassifier(Saved):
@@ -650,28 +768,36 @@ class BertClassifier(Saved):
 
     Args:
         bert: the encoder; it is used, not copied.
-        special: where it is given, segments are counted from the [SEP] in each row, so that pairs can be classified.
+        special: where it is given, segments are counted from the [SEP] in each row, so that
+            pairs can be classified.
 
     Shapes:
         idx, mask (B, T) as for :class:`Bert`; labels (B,) int64, -100 where not counted
         returns logits (B, K), and the mean loss in nats or None
 
     Raises:
-        ValueError: when there are fewer than 2 classes, a row is all padding, or a label is no class.
+        ValueError: when there are fewer than 2 classes, a row is all padding, or a label is
+            no class.
 
     Source: Devlin et al. (2019), section 4.1.
     """
 
-    def __init__(self, bert: Bert, n_classes: int, *, special: Special | None = None) -> None:
+    def __init__(self, bert: Bert, n_classes: int, *,
+                 special: Special | None = None) -> None:
         super().__init__()
         if n_classes < self.least:
-            raise ValueError(f"a classifier needs at least {self.least} classes, not {n_classes}")
+            raise ValueError(
+                f"a classifier needs at least {self.least} classes, not {n_classes}")
         if bert.pooler is None:
-            raise ValueError("a classifier reads what the pooler gives, and this encoder has none")
-        self.bert, self.config, self.n_classes, self.special = bert, bert.config, n_classes, special
-        rate, weight = bert.config.classifier_dropout, bert.embeddings.word_embeddings.weight
+            raise ValueError(
+                "a classifier reads what the pooler gives, and this encoder has none")
+        self.bert, self.config, self.n_classes, self.special = (
+            bert, bert.config, n_classes, special)
+        rate, weight = (bert.config.classifier_dropout,
+                        bert.embeddings.word_embeddings.weight)
         self.dropout = nn.Dropout(bert.config.hidden_dropout_prob if rate is None else rate)
-        self.classifier = nn.Linear(weight.size(1), n_classes, device=weight.device, dtype=weight.dtype)
+        self.classifier = nn.Linear(weight.size(1), n_classes, device=weight.device,
+                                    dtype=weight.dtype)
         init_bert_(self.classifier, bert.config)
 
     least = 2
@@ -686,10 +812,12 @@ class BertClassifier(Saved):
         """Return the logits, (B, T) to (B, K)."""
         if segments is None and self.special is not None:
             segments = self.special.segments(idx)
-        return self.classifier(self.dropout(self.bert(idx, mask=mask, segments=segments)[1]))
+        return self.classifier(
+            self.dropout(self.bert(idx, mask=mask, segments=segments)[1]))
 
     def forward(
-        self, idx: Tensor, labels: Tensor | None = None, *, mask: Tensor | None = None, segments: Tensor | None = None
+        self, idx: Tensor, labels: Tensor | None = None, *, mask: Tensor | None = None,
+        segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         logits = self.scores(idx, mask, segments)  # (B, K)
         if labels is None:
@@ -699,9 +827,11 @@ class BertClassifier(Saved):
 
 # %% ../nbs/42_bert.ipynb #b24fa2f9
 class BertMultipleChoice(BertClassifier):
-    """BERT with one number for each choice: the pooled vector times a vector that is learned.
+    """BERT with one number for each choice: the pooled vector times a vector that is
+    learned.
 
-    Each choice is a row of its own, the question and one of the answers: [CLS] question [SEP] answer [SEP].
+    Each choice is a row of its own, the question and one of the answers: [CLS] question
+    [SEP] answer [SEP].
 
     Shapes:
         idx, mask (B, K, T); labels (B,) int64, the number of the right choice
@@ -716,26 +846,31 @@ class BertMultipleChoice(BertClassifier):
         super().__init__(bert, 1, special=special)
 
     @classmethod
-    def build(cls, config: BertConfig, stored: dict[str, Stored], **how) -> BertMultipleChoice:
+    def build(cls, config: BertConfig, stored: dict[str, Stored],
+              **how) -> BertMultipleChoice:
         return cls(Bert(config), **how)
 
     def scores(self, idx: Tensor, mask: Tensor | None, segments: Tensor | None) -> Tensor:
         if idx.ndim != 3:
             raise ValueError(f"choices are (B, K, T), not {(*idx.shape,)}")
-        mask, segments = (None if x is None else x.flatten(0, 1) for x in (mask, segments))  # (B, K, T) -> (B K, T)
+        mask, segments = (None if x is None else x.flatten(0, 1)
+                          for x in (mask, segments))  # (B, K, T) -> (B K, T)
         self.n_classes = idx.size(1)
-        return super().scores(idx.flatten(0, 1), mask, segments).view(idx.shape[:2])  # (B K, 1) -> (B, K)
+        return super().scores(idx.flatten(0, 1), mask,
+                              segments).view(idx.shape[:2])  # (B K, 1) -> (B, K)
 
 
 class ChoiceLoader(ExampleLoader):
     """Deal examples of K rows each, in an order drawn anew each epoch.
 
     Shapes:
-        each batch: tokens (B, K, T) int64, ``PAD`` where a row is filled up, and labels (B,) int64
+        each batch: tokens (B, K, T) int64, ``PAD`` where a row is filled up, and labels
+            (B,) int64
     """
 
     def __init__(
-        self, choices: Sequence[Sequence[Sequence[int]]], labels: Sequence[int], batch_size: int, **how
+        self, choices: Sequence[Sequence[Sequence[int]]], labels: Sequence[int],
+        batch_size: int, **how
     ) -> None:
         super().__init__([[i] for i in range(len(choices))], labels, batch_size, **how)
         self.choices = choices
@@ -743,11 +878,15 @@ class ChoiceLoader(ExampleLoader):
     def next_batch(self) -> tuple[Tensor, Tensor]:
         numbers, labels = super().next_batch()  # (B, 1), (B,)
         rows = [row for (i,) in numbers.tolist() for row in self.choices[i]]
-        return pad_rows(rows).unflatten(0, (len(labels), -1)).to(self.device), labels  # (B K, T) -> (B, K, T)
+        return pad_rows(rows).unflatten(0,
+                                        (len(labels),
+                                         -1)).to(
+                                             self.device), labels  # (B K, T) -> (B, K, T)
 
 # %% ../nbs/42_bert.ipynb #f655eae8
 def basic_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Cut a text at white space, around punctuation and around Chinese characters; drop accents with the capitals.
+    """Cut a text at white space, around punctuation and around Chinese characters; drop
+    accents with the capitals.
 
     Source: ``BasicTokenizer`` in Devlin et al.'s published code.
     """
@@ -759,7 +898,8 @@ def basic_words(text: str, *, lowercase: bool = True) -> list[str]:
         category = unicodedata.category(c)
         if c in "\t\n\r" or category == "Zs":
             out.append(" ")
-        elif category[0] == "P" or (c.isascii() and c.isprintable() and not c.isalnum()) or is_chinese(c):
+        elif category[0] == "P" or (c.isascii() and c.isprintable()
+                                    and not c.isalnum()) or is_chinese(c):
             out += [" ", c, " "]
         elif category[0] != "C" and c != "\ufffd":
             out.append(c)
@@ -768,16 +908,19 @@ def basic_words(text: str, *, lowercase: bool = True) -> list[str]:
 
 def is_chinese(c: str) -> bool:
     """Say whether a character is one of Unicode's unified ideographs."""
-    blocks = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+    blocks = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+              (0x2B740, 0x2B81F),
               (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))  # fmt: skip
     return any(first <= ord(c) <= last for first, last in blocks)
 
 # %% ../nbs/42_bert.ipynb #805a559e
 class WordPiece:
-    """BERT's tokenizer: words, then the longest pieces of the vocabulary from left to right.
+    """BERT's tokenizer: words, then the longest pieces of the vocabulary from left to
+    right.
 
     Args:
-        vocab: each piece and its number. A piece that goes on with a word begins with ``##``.
+        vocab: each piece and its number. A piece that goes on with a word begins with
+            ``##``.
         lowercase: whether the vocabulary knows no capitals and no accents.
 
     Raises:
@@ -793,7 +936,8 @@ class WordPiece:
         self.names = {i: piece for piece, i in vocab.items()}
 
     @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None) -> WordPiece:
+    def from_pretrained(cls, name: str | os.PathLike, *,
+                        revision: str | None = None) -> WordPiece:
         """Read the ``vocab.txt`` of a model, and whether it is lowercase."""
         files = ModelFiles(name, revision=revision)
         path = files.find("tokenizer_config.json")
@@ -801,12 +945,17 @@ class WordPiece:
         lowercase = how.get("do_lower_case", True)
         strip, chinese = how.get("strip_accents"), how.get("tokenize_chinese_chars", True)
         if strip not in (None, lowercase) or not chinese:
-            raise ValueError(f"{path} asks for strip_accents = {strip}, tokenize_chinese_chars = {chinese}")
+            raise ValueError(
+                f"{path} asks for strip_accents = {strip}, tokenize_chinese_chars = "
+                f"{chinese}")
         pieces = files.first("vocab.txt").read_text(encoding="utf8").split("\n")
-        return cls({piece: i for i, piece in enumerate(p.rstrip("\r") for p in pieces) if piece}, lowercase=lowercase)
+        return cls({piece: i for i, piece in enumerate(p.rstrip("\r") for p in pieces)
+                    if piece}, lowercase=lowercase)
 
     def pieces(self, word: str) -> list[int]:
-        """Return the numbers of the pieces of one word, or [UNK] where it has no such pieces."""
+        """Return the numbers of the pieces of one word, or [UNK] where it has no such
+        pieces.
+        """
         found, start = [], 0
         while start < len(word):
             ends = range(len(word), start, -1) if len(word) <= 100 else ()
@@ -817,21 +966,26 @@ class WordPiece:
             start += len(name) - 2 * (start > 0)
         return found
 
-    def encode(self, text: str, *, allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
-        """Return the tokens of a text, without [CLS] and [SEP], which :meth:`Special.row` adds.
+    def encode(self, text: str, *,
+               allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
+        """Return the tokens of a text, without [CLS] and [SEP], which :meth:`Special.row`
+        adds.
 
         Raises:
-            ValueError: when the text spells a special token, such as [MASK], that is not allowed.
+            ValueError: when the text spells a special token, such as [MASK], that is not
+                allowed.
         """
         names, out = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), []
         for i, part in enumerate(split_special(text, names, allowed_special)):
             words = [part] if i % 2 else basic_words(part, lowercase=self.lowercase)
-            out += [t for word in words for t in ([self.vocab[word]] if i % 2 else self.pieces(word))]
+            out += [t for word in words
+                    for t in ([self.vocab[word]] if i % 2 else self.pieces(word))]
         return out
 
 # %% ../nbs/42_bert.ipynb #8f181bdf
 @torch.no_grad()
-def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None,
+                   segments: Tensor | None = None) -> Tensor:
     """Return how much each query of each head of each layer takes from each key.
 
     Shapes:
@@ -841,7 +995,8 @@ def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None, segme
     maps, layers = [], [layer.attention["self"] for layer in stack]
 
     def watch(q, k, v, *, attn_mask, dropout_p):
-        scores = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~attn_mask, -math.inf)  # (B, H, T, S)
+        scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
+        scores = scores.masked_fill(~attn_mask, -math.inf)
         maps.append(scores.softmax(-1))
         return maps[-1] @ v
 

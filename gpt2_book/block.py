@@ -21,18 +21,23 @@ class Block(nn.Module):
     """Attention, then a feed-forward network, each added to the residual stream.
 
     Args:
-        norm: where the layer norms stand. ``"pre"`` (GPT-2) norms what a sublayer reads, ``"post"`` (the Transformer of
-            2017) the sum after it has written, ``"residual"`` (ResiDual) does the latter and keeps a plain sum as well.
-        mask, cache: for the attention, see :class:`gpt2_book.attention.CausalSelfAttention`.
+        norm: where the layer norms stand. ``"pre"`` (GPT-2) norms what a sublayer reads,
+            ``"post"`` (the Transformer of 2017) the sum after it has written,
+            ``"residual"`` (ResiDual) does the latter and keeps a plain sum as well.
+        mask, cache: for the attention, see
+            :class:`gpt2_book.attention.CausalSelfAttention`.
 
     Shapes:
-        x: (B, T, C) to (B, T, C). With ``"residual"`` two streams stacked, (2, B, T, C) to (2, B, T, C).
+        x: (B, T, C) to (B, T, C). With ``"residual"`` two streams stacked, (2, B, T, C) to
+            (2, B, T, C).
 
     Raises:
-        ValueError: If ``norm`` is not one of the three, or a ``"residual"`` block is not given two streams.
+        ValueError: If ``norm`` is not one of the three, or a ``"residual"`` block is not
+            given two streams.
 
     Source:
-        Radford et al. (2019), section 2.3; Vaswani et al. (2017), section 3.1; Xie et al. (2023), section 2.
+        Radford et al. (2019), section 2.3; Vaswani et al. (2017), section 3.1; Xie et al.
+            (2023), section 2.
     """
 
     def __init__(
@@ -72,7 +77,8 @@ class Block(nn.Module):
             x = self.ln_1(x + attend(x))
             return self.ln_2(x + self.mlp(x))
         if x.ndim != 4 or len(x) != 2:
-            raise ValueError(f"a residual block takes two streams, (2, B, T, C), not {tuple(x.shape)}")
+            raise ValueError(
+                f"a residual block takes two streams, (2, B, T, C), not {tuple(x.shape)}")
         x, total = x  # 2 of (B, T, C)
         change = attend(x)
         x, total = self.ln_1(x + change), total + change
@@ -81,10 +87,12 @@ class Block(nn.Module):
 
 # %% ../nbs/14_pre_vs_post_norm.ipynb #79aa8105
 class Stack(nn.Module):
-    """``n_layer`` blocks, and what the placement of their norms asks for before the first and after the last.
+    """``n_layer`` blocks, and what the placement of their norms asks for before the first
+    and after the last.
 
-    Pre-LN ends in a final norm ``ln_f``. Post-LN ends in the last block's own. ResiDual starts with two equal
-    streams and ends in the sum of the first and the norm of the second.
+    Pre-LN ends in a final norm ``ln_f``. Post-LN ends in the last block's own. ResiDual
+    starts with two equal streams and ends in the sum of the first and the norm of the
+    second.
 
     Args:
         options: ``dropout``, ``bias`` and ``eps``, as for :class:`Block`.
@@ -93,15 +101,18 @@ class Stack(nn.Module):
         x: (B, T, C) to (B, T, C), for every placement.
 
     Source:
-        Radford et al. (2019), section 2.3, for ``ln_f``; Xie et al. (2023), section 2, for the two streams.
+        Radford et al. (2019), section 2.3, for ``ln_f``; Xie et al. (2023), section 2, for
+            the two streams.
     """
 
     def __init__(
-        self, n_layer: int, n_embd: int, n_head: int, *, norm: Literal["pre", "post", "residual"] = "pre", **options
+        self, n_layer: int, n_embd: int, n_head: int, *,
+        norm: Literal["pre", "post", "residual"] = "pre", **options
     ):
         super().__init__()
         self.norm = norm
-        self.h = nn.ModuleList(Block(n_embd, n_head, norm=norm, **options) for _ in range(n_layer))
+        self.h = nn.ModuleList(Block(n_embd, n_head, norm=norm, **options)
+                               for _ in range(n_layer))
         final = {name: value for name, value in options.items() if name in ("bias", "eps")}
         self.ln_f = nn.Identity() if norm == "post" else LayerNorm(n_embd, **final)
 

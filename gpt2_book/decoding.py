@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .kv_cache import CachedLogits, KVCache, NextLogits, out_of_training, places, reading
+from gpt2_book.kv_cache import (
+    CachedLogits, KVCache, NextLogits, out_of_training, places, reading
+)
 
 # %% auto #0
 __all__ = ['multiply_and_sum', 'in_blocks', 'attend_one', 'multiply_one', 'ReadFast', 'quicken', 'decoding', 'Int8Linear',
@@ -28,7 +30,8 @@ __all__ = ['multiply_and_sum', 'in_blocks', 'attend_one', 'multiply_one', 'ReadF
 
 # %% ../nbs/24_fast_decoding.ipynb #1c2ea088
 def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Multiply one row, or a few, by a matrix, written so that the compiler makes one loop of it that reads the matrix.
+    """Multiply one row, or a few, by a matrix, written so that the compiler makes one loop
+    of it that reads the matrix.
 
     Sums are taken in float32 whatever the weights are.
 
@@ -37,13 +40,15 @@ def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> 
         returns (..., V)
     """
     rows = x.float().reshape(-1, 1, x.size(-1))  # (R, 1, C)
-    rows = rows.as_strided(rows.shape, rows.stride())  # done before the loop, not again for each row of the matrix
+    # done before the loop, not again for each row of the matrix
+    rows = rows.as_strided(rows.shape, rows.stride())
     y = (rows * weight.float()).sum(-1)  # (R, V)
     return (y if scale is None else y * scale).view(*x.shape[:-1], -1)
 
 
 def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
-    """Multiply one row by a matrix in ``n`` blocks of rows, for the BLAS to give each core one of them.
+    """Multiply one row by a matrix in ``n`` blocks of rows, for the BLAS to give each core
+    one of them.
 
     Shapes:
         x: (..., C) with one row; weight: (V, C); returns (..., V)
@@ -51,31 +56,39 @@ def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
     V, C = weight.shape
     even = V - V % n
     blocks = weight[:even].view(n, even // n, C).mT  # (n, C, V / n)
-    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C), blocks).view(even)  # (n, 1, V / n) -> (V,)
+    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C),
+                  blocks).view(even)  # (n, 1, V / n) -> (V,)
     if even < V:
         y = torch.cat([y, weight[even:] @ x.flatten()])  # (V,)
     return y.view(*x.shape[:-1], V)
 
 # %% ../nbs/24_fast_decoding.ipynb #5393932b
 def attend_one(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False, **how,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's ``scaled_dot_product_attention``, with another way for one query in 16 bits on a CPU.
+    """PyTorch's ``scaled_dot_product_attention``, with another way for one query in 16 bits
+    on a CPU.
 
-    Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and values may be float32 already.
+    Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and
+    values may be float32 already.
 
     Shapes:
         q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
     """
-    is_causal = True if is_causal else False  # compiled, it may be a question about a length
-    plain = q.element_size() != 2 or q.device.type != "cpu" or q.size(2) != 1 or dropout_p or how
-    if plain or (is_causal and k.size(2) > 1) or (attn_mask is not None and attn_mask.dtype != torch.bool):
+    # compiled, it may be a question about a length
+    is_causal = True if is_causal else False
+    plain = q.element_size() != 2 or q.device.type != "cpu" or q.size(2) != 1
+    numbers = attn_mask is not None and attn_mask.dtype != torch.bool
+    if plain or numbers or dropout_p or how or (is_causal and k.size(2) > 1):
         how |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
         return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), **how)
     if not torch.compiler.is_compiling():
-        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=attn_mask).to(q.dtype)
-    scores = (q.float() * k.float()).sum(-1, keepdim=True) * q.size(-1) ** -0.5  # (B, H, S, 1)
+        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(),
+                                              attn_mask=attn_mask).to(q.dtype)
+    scores = (q.float() * k.float()).sum(-1, keepdim=True)  # (B, H, S, 1)
+    scores = scores * q.size(-1) ** -0.5
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask.mT, float("-inf"))
     return (scores.softmax(2) * v.float()).sum(2, keepdim=True).to(q.dtype)  # (B, H, 1, D)
@@ -91,7 +104,8 @@ def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
         return F.linear(x, weight, bias)
     if torch.compiler.is_compiling():
         y = multiply_and_sum(x, weight)
-    elif x.device.type == "cpu" and x.dtype == torch.float32 and torch.get_num_threads() > 1:
+    elif (x.device.type == "cpu" and x.dtype == torch.float32
+          and torch.get_num_threads() > 1):
         y = in_blocks(x, weight, torch.get_num_threads())
     else:
         return F.linear(x, weight, bias)
@@ -99,7 +113,9 @@ def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 class ReadFast(TorchFunctionMode):
-    """While it is entered, ``linear`` is :func:`multiply_one`, and attention :func:`attend_one`, for all code."""
+    """While it is entered, ``linear`` is :func:`multiply_one`, and attention
+    :func:`attend_one`, for all code.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -111,7 +127,8 @@ class ReadFast(TorchFunctionMode):
 
 # %% ../nbs/24_fast_decoding.ipynb #6fb1c2d4
 def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
-    """Let a layer on a CPU read fast where it can; return what undoes it, or None where there was nothing to do.
+    """Let a layer on a CPU read fast where it can; return what undoes it, or None where
+    there was nothing to do.
 
     Args:
         short: the model has numbers of 16 bits.
@@ -130,7 +147,8 @@ def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
 def decoding(
     model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
 ) -> Iterator[None]:
-    """:func:`gpt2_book.kv_cache.reading` with layers that read fast. Left, the model is as it was.
+    """:func:`gpt2_book.kv_cache.reading` with layers that read fast. Left, the model is as
+    it was.
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
@@ -138,7 +156,8 @@ def decoding(
     """
     first = next(model.parameters(), None)
     short = first is not None and first.element_size() == 2
-    turn = fast and first is not None and first.device.type == "cpu" and (short or torch.get_num_threads() > 1)
+    turn = (fast and first is not None and first.device.type == "cpu"
+            and (short or torch.get_num_threads() > 1))
 
     def change(module: nn.Module) -> Iterator[Callable[[], object]]:
         yield from out_of_training(module)
@@ -150,7 +169,8 @@ def decoding(
 
 # %% ../nbs/24_fast_decoding.ipynb #c3d60348
 class Int8Linear(nn.Module):
-    """A linear layer whose matrix is kept in int8, with one factor for each row: a quarter of the memory to read.
+    """A linear layer whose matrix is kept in int8, with one factor for each row: a quarter
+    of the memory to read.
 
     Shapes:
         (..., C) to (..., V)
@@ -174,13 +194,16 @@ class Int8Linear(nn.Module):
         if few and torch.compiler.is_compiling():
             y = multiply_and_sum(x, self.weight, self.scale)
         else:
-            blocks = self.weight.split(4096)  # each in the type of x fits into the CPU's cache
-            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], dim=-1) * self.scale
+            # each in the type of x fits into the CPU's cache
+            blocks = self.weight.split(4096)
+            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks],
+                          dim=-1) * self.scale
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row of a matrix to whole numbers from -127 to 127 times a factor of its own.
+    """Round each row of a matrix to whole numbers from -127 to 127 times a factor of its
+    own.
 
     Shapes:
         (V, C) to (V, C) int8 and (V,) float32
@@ -190,7 +213,8 @@ def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 # %% ../nbs/24_fast_decoding.ipynb #cfdd713a
 class Int8Embedding(nn.Module):
-    """The embedding that belongs to an :class:`Int8Linear` head with which it shares its rows.
+    """The embedding that belongs to an :class:`Int8Linear` head with which it shares its
+    rows.
 
     Shapes:
         any shape of int64, to that shape and C
@@ -203,11 +227,14 @@ class Int8Embedding(nn.Module):
         self.head, self.dtype = head, dtype
 
     def forward(self, idx: Tensor) -> Tensor:
-        return (self.head.weight[idx] * self.head.scale[idx][..., None]).to(self.dtype)  # (..., C)
+        return (self.head.weight[idx]
+                * self.head.scale[idx][..., None]).to(self.dtype)  # (..., C)
 
 
 def shared_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with the same tensors, settings and hooks, whose modules can be replaced."""
+    """Return a copy of a model with the same tensors, settings and hooks, whose modules can
+    be replaced.
+    """
     done: dict[nn.Module, nn.Module] = {}
 
     def copied(module: nn.Module) -> nn.Module:
@@ -216,16 +243,19 @@ def shared_copy(model: nn.Module) -> nn.Module:
             for name, value in vars(module).items():
                 if isinstance(value, dict):  # its parameters, its hooks
                     new.__dict__[name] = copy.copy(value)
-            new.__dict__["_modules"] = {name: child and copied(child) for name, child in module._modules.items()}
+            new.__dict__["_modules"] = {name: child and copied(child)
+                                        for name, child in module._modules.items()}
         return done[module]
 
     return copied(model)
 
 # %% ../nbs/24_fast_decoding.ipynb #91b5e81a
 def int8(model: nn.Module) -> nn.Module:
-    """Return a copy of a :class:`gpt2_book.model.GPT` for decoding, all of its matrices in int8.
+    """Return a copy of a :class:`gpt2_book.model.GPT` for decoding, all of its matrices in
+    int8.
 
-    A tied embedding stays tied. Biases, layer norms and position embeddings are those of the model itself.
+    A tied embedding stays tied. Biases, layer norms and position embeddings are those of
+    the model itself.
     """
     small: Any = shared_copy(model).eval()
     for module in list(small.modules()):
@@ -233,7 +263,8 @@ def int8(model: nn.Module) -> nn.Module:
             if type(child) is nn.Linear:
                 setattr(module, name, Int8Linear(child))
     if small.config.tie_weights:
-        small.transformer.wte = Int8Embedding(small.lm_head, small.transformer.wte.weight.dtype)
+        small.transformer.wte = Int8Embedding(small.lm_head,
+                                              small.transformer.wte.weight.dtype)
     return small
 
 # %% ../nbs/24_fast_decoding.ipynb #3689b16d
@@ -247,15 +278,19 @@ def decode_one(
 def decode_one_fast(
     model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
 ) -> Tensor:
-    """:func:`decode_one` for the compiler, each product and each attention in the way that suits one row."""
+    """:func:`decode_one` for the compiler, each product and each attention in the way that
+    suits one row.
+    """
     with ReadFast():
         return decode_one(model, idx, where, allowed, cache)
 
 
 def keep_in_place(cache: KVCache) -> KVCache:
-    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then write to it.
+    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then
+    write to it.
 
-    Another cache is no other kind of call. With it the graph is recorded again, and nothing is compiled.
+    Another cache is no other kind of call. With it the graph is recorded again, and nothing
+    is compiled.
     """
     import torch._dynamo
 
@@ -266,27 +301,33 @@ def keep_in_place(cache: KVCache) -> KVCache:
 
 
 def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
-    """Have one new token see all of the cache's memory, so that no shape changes; the mask hides what is empty.
+    """Have one new token see all of the cache's memory, so that no shape changes; the mask
+    hides what is empty.
 
     Shapes:
         allowed: as from :func:`gpt2_book.kv_cache.places`, (..., 1, S), to (..., 1, size)
     """
     cache.show(cache.size)
     if allowed is None:
-        return (torch.arange(cache.size, device=cache.device) < cache.length)[None]  # (1, size)
+        return (torch.arange(cache.size, device=cache.device)
+                < cache.length)[None]  # (1, size)
     return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
 
 
 @once
 def compiled(device: str) -> Callable[..., Tensor]:
-    """Return :func:`decode_one`, compiled: for any length on a CPU, as one CUDA graph on a GPU.
+    """Return :func:`decode_one`, compiled: for any length on a CPU, as one CUDA graph on a
+    GPU.
 
-    Each kind of model, of batch (one row or more) and of mask (with or without) is compiled when it first comes.
+    Each kind of model, of batch (one row or more) and of mask (with or without) is compiled
+    when it first comes.
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {"dynamic": True}
-    new = hasattr(dynamo, "recompile_limit")  # torch 2.6, whose compiler looks through function modes
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
+        "dynamic": True}
+    # torch 2.6, whose compiler looks through function modes
+    new = hasattr(dynamo, "recompile_limit")
     step = torch.compile(decode_one_fast if new else decode_one, fullgraph=True, **how)
     return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
@@ -303,13 +344,17 @@ class FastLogits(FastNextLogits, CachedLogits):
 
     Args:
         model: a :class:`gpt2_book.model.GPT`, or its :func:`int8`.
-        compile: have the step for one token compiled. While the model has forward hooks it runs uncompiled.
+        compile: have the step for one token compiled. While the model has forward hooks it
+            runs uncompiled.
         chunk: the most tokens of a prompt that are read at once.
     """
 
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
-        for p in model.parameters():  # two ways that read rows, and a mapped file has columns
-            if (compile or (p.element_size() == 2 and p.device.type == "cpu")) and not p.is_contiguous():
+        # two ways that read rows, and a mapped file has columns
+        for p in model.parameters():
+            if (compile
+                or (p.element_size() == 2 and p.device.type
+                    == "cpu")) and not p.is_contiguous():
                 p.data = p.data.contiguous()
         super().__init__(model, chunk=chunk)
         self.compile = compile
@@ -318,21 +363,25 @@ class FastLogits(FastNextLogits, CachedLogits):
         if not self.compile or new.size(1) > 1 or hooked(self.modules):
             return super().read(new, mask)
         assert self.cache is not None
-        new = new.clone(memory_format=torch.contiguous_format)  # a slice of a text has strides of that text's length
+        # a slice of a text has strides of that text's length
+        new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, mask, self.cache)
         if on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, fast=False):
-            return compiled(new.device.type)(self.model, new, where, allowed, self.cache).clone()
+            return compiled(new.device.type)(self.model, new, where, allowed,
+                                             self.cache).clone()
 
     def empty_cache(self, batch: int) -> KVCache:
         return kept_cache(self, batch) if self.compile else self.new_cache(batch)
 
     def new_cache(self, batch: int) -> KVCache:
-        """Make a cache for the model as it is now, in the type that attention computes in."""
+        """Make a cache for the model as it is now, in the type that attention computes in.
+        """
         wpe, plain = self.model.transformer.wpe.weight, F.scaled_dot_product_attention
         short = wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile
-        as_computed = short and {vars(m).get("attend", plain) for m in self.modules} == {plain}
+        as_computed = short and {vars(m).get("attend", plain)
+                                 for m in self.modules} == {plain}
         cache = self.model.empty_cache(batch, dtype=torch.float32 if as_computed else None)
         return keep_in_place(cache) if self.compile and on_a_graph(wpe.device) else cache
 
@@ -351,7 +400,9 @@ def _all_left() -> weakref.WeakKeyDictionary[nn.Module, _Left]:
 
 
 def kept_cache(reader: FastLogits, batch: int) -> KVCache:
-    """Take a cache that an earlier text has left, or make one; when the reader is gone, the next may have it."""
+    """Take a cache that an earlier text has left, or make one; when the reader is gone, the
+    next may have it.
+    """
     model = reader.model
     wpe, left = model.transformer.wpe.weight, _all_left().setdefault(model, _Left())
     fits = (batch, model.config, wpe.dtype, wpe.device, torch.is_inference_mode_enabled())

@@ -38,7 +38,8 @@ __all__ = ['logger', 'VARIABLES', 'JOURNAL', 'World', 'read_world', 'leave', 'pr
            'fineweb_edu', 'skipped', 'encoded', 'cut', 'write_file', 'read_journal', 'stream_shards', 'document_shards']
 
 # %% ../nbs/33_scaling_out.ipynb #f611c8bc
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
+# what torchrun sets
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class World:
 
 
 def read_world(device: str = "auto") -> World:
-    """Return what torchrun's environment says about this process, and the device that is its own.
+    """Return what torchrun's environment says about this process, and the device that is
+    its own.
 
     Raises:
         RuntimeError: when the environment is not torchrun's.
@@ -59,22 +61,28 @@ def read_world(device: str = "auto") -> World:
     """
     if missing := [name for name in VARIABLES if name not in os.environ]:
         how = "torchrun --standalone --nproc-per-node 2 program.py"
-        raise RuntimeError(f"{', '.join(missing)} not set: start the program with torchrun, as in `{how}`")
+        raise RuntimeError(
+            f"{', '.join(missing)} not set: start the program with torchrun, as in `{how}`")
     rank, size, local = (int(os.environ[name]) for name in VARIABLES[:3])
     if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"under torchrun the device is auto, cpu or cuda, each process' own GPU, not {device}")
+        raise ValueError(
+            f"under torchrun the device is auto, cpu or cuda, each process' own GPU, not "
+            f"{device}")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
-        raise ValueError(f"process {local} of this machine needs a GPU of its own, and there are {count}")
-    return World(rank, size, torch.device(device, local) if device == "cuda" else torch.device(device))
+        raise ValueError(
+            f"process {local} of this machine needs a GPU of its own, and there "
+            f"are {count}")
+    return World(rank, size, torch.device(device, local) if device == "cuda"
+                 else torch.device(device))
 
 # %% ../nbs/33_scaling_out.ipynb #e7db5c04
 def leave() -> None:
     """End the process group, once its threads have let go of the last exchange.
 
-    Gloo's threads need Python's lock for that, and ending the group holds the lock while it waits for the threads:
-    without the pause a process hangs now and then (torch 2.13).
+    Gloo's threads need Python's lock for that, and ending the group holds the lock while it
+    waits for the threads: without the pause a process hangs now and then (torch 2.13).
     """
     time.sleep(0.2)
     dist.destroy_process_group()
@@ -82,11 +90,13 @@ def leave() -> None:
 
 @contextmanager
 def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[World]:
-    """Join the processes that torchrun started, by nccl on GPUs and gloo on CPUs, and leave them at the end.
+    """Join the processes that torchrun started, by nccl on GPUs and gloo on CPUs, and leave
+    them at the end.
 
     Args:
         device: ``"cpu"``, ``"cuda"``, or by default GPUs where there are any.
-        timeout: seconds after which an exchange fails because another process does not take part.
+        timeout: seconds after which an exchange fails because another process does not take
+            part.
 
     Raises:
         RuntimeError: when the environment is not torchrun's.
@@ -100,20 +110,24 @@ def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[W
     try:
         yield world
     except BaseException as error:
-        logger.error("rank %d of %d stops: %s: %s", world.rank, world.size, type(error).__name__, error)
-        if not on_gpu:  # nccl would wait for the others; the end of the process ends its group
+        logger.error("rank %d of %d stops: %s: %s", world.rank, world.size,
+                     type(error).__name__, error)
+        # nccl would wait for the others; the end of the process ends its group
+        if not on_gpu:
             leave()
         raise
     leave()
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process' number and how many there are: 0 and 1 without a process group."""
+    """Return this process' number and how many there are: 0 and 1 without a process group.
+    """
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def gathered(thing: object) -> list[Any]:
-    """Return every rank's ``thing``, in the order of the ranks. Every rank must call this."""
+    """Return every rank's ``thing``, in the order of the ranks. Every rank must call this.
+    """
     if not dist.is_initialized():
         return [thing]
     dist.all_gather_object(found := [None] * dist.get_world_size(), thing)
@@ -121,16 +135,19 @@ def gathered(thing: object) -> list[Any]:
 
 # %% ../nbs/33_scaling_out.ipynb #82283875
 def ring_all_reduce(tensor: Tensor) -> int:
-    """Add up a tensor over all ranks, in place, where each rank talks to its neighbours only; return the bytes it sent.
+    """Add up a tensor over all ranks, in place, where each rank talks to its neighbours
+    only; return the bytes it sent.
 
     Raises:
-        ValueError: when the tensor is not contiguous, or has fewer elements than there are ranks.
+        ValueError: when the tensor is not contiguous, or has fewer elements than there are
+            ranks.
 
     Source: Patarasuk and Yuan (2009), section 4.
     """
     rank, N = rank_and_size()
     if not tensor.is_contiguous() or tensor.numel() < N:
-        raise ValueError(f"need a contiguous tensor of at least {N} elements, not {tuple(tensor.shape)}")
+        raise ValueError(
+            f"need a contiguous tensor of at least {N} elements, not {tuple(tensor.shape)}")
     chunks, sent = tensor.view(-1).tensor_split(N), 0
     for turn in range(2 * (N - 1)):
         adding = turn < N - 1
@@ -147,16 +164,20 @@ def ring_all_reduce(tensor: Tensor) -> int:
 
 # %% ../nbs/33_scaling_out.ipynb #617b83d7
 def contiguous_(module: nn.Module) -> None:
-    """Give each parameter memory in its own order, in place: loaded ones may be transposed views of a file."""
+    """Give each parameter memory in its own order, in place: loaded ones may be transposed
+    views of a file.
+    """
     for p in module.parameters():
         p.data = p.data.contiguous()
 
 
 def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
-    """Split the parameters of a module among all ranks, in place: each block is one group, all the rest another.
+    """Split the parameters of a module among all ranks, in place: each block is one group,
+    all the rest another.
 
-    Afterwards they are ``DTensor``, of which each rank holds its part. Only the module's own call puts them together.
-    The ranks' parts stay on the kind of device that the parameters are on.
+    Afterwards they are ``DTensor``, of which each rank holds its part. Only the module's
+    own call puts them together. The ranks' parts stay on the kind of device that the
+    parameters are on.
 
     Raises:
         ImportError: when this PyTorch has no ``fully_shard`` that also averages over CPUs.
@@ -165,18 +186,23 @@ def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     if not hasattr(getattr(fsdp, "FSDPModule", None), "set_force_sum_reduction_for_comms"):
-        raise ImportError(f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
+        raise ImportError(
+            f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
     contiguous_(objective)  # a part is a run of rows
     kind = next(objective.parameters()).device.type
-    mesh = init_device_mesh(kind, (dist.get_world_size(),))  # by default it were the accelerator's, where there is one
+    # by default it were the accelerator's, where there is one
+    mesh = init_device_mesh(kind, (dist.get_world_size(),))
     for module in (*blocks, objective):
-        sharded = fsdp.fully_shard(module, mesh=mesh)  # the module itself, now of a class with more methods
+        # the module itself, now of a class with more methods
+        sharded = fsdp.fully_shard(module, mesh=mesh)
         if dist.get_backend() == "gloo":  # which has sums, and no averages
             sharded.set_force_sum_reduction_for_comms(True)
 
 # %% ../nbs/33_scaling_out.ipynb #ddd812c3
 def spread(objective: nn.Module, model: nn.Module, parallel: str) -> nn.Module:
-    """Return the objective of a model as one that reduces its gradients over all ranks, by ``"ddp"`` or ``"fsdp"``."""
+    """Return the objective of a model as one that reduces its gradients over all ranks, by
+    ``"ddp"`` or ``"fsdp"``.
+    """
     if parallel == "ddp":
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
     shard_(objective, getattr(getattr(model, "transformer", None), "h", ()))
@@ -184,26 +210,34 @@ def spread(objective: nn.Module, model: nn.Module, parallel: str) -> nn.Module:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that may be split over the ranks, as a whole. Every rank must call this."""
+    """Return a tensor that may be split over the ranks, as a whole. Every rank must call
+    this.
+    """
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 # %% ../nbs/33_scaling_out.ipynb #15f2c478
 class ParallelTrainer(Trainer):
-    """A :class:`gpt2_book.training.Trainer` that is one of several ranks, each with a loader of its own.
+    """A :class:`gpt2_book.training.Trainer` that is one of several ranks, each with a
+    loader of its own.
 
     Args:
-        parallel: ``"ddp"``, every rank holds all weights, or ``"fsdp"``, each rank its part of each.
+        parallel: ``"ddp"``, every rank holds all weights, or ``"fsdp"``, each rank its part
+            of each.
 
     Raises:
-        ValueError: for another ``parallel``, and for FSDP in float16, whose scaler would differ between ranks.
+        ValueError: for another ``parallel``, and for FSDP in float16, whose scaler would
+            differ between ranks.
     """
 
-    def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig, *, parallel: str = "ddp") -> None:
+    def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig, *,
+                 parallel: str = "ddp") -> None:
         super().__init__(model, loader, config)
         self.parallel, (self.rank, self.size) = parallel, rank_and_size()
-        if parallel not in ("ddp", "fsdp") or parallel == "fsdp" and self.scaler.is_enabled():
+        if parallel not in ("ddp",
+                            "fsdp") or parallel == "fsdp" and self.scaler.is_enabled():
             given = f"{parallel!r} in {self.precision}"
-            raise ValueError(f"parallel is ddp, or fsdp in float32 or bfloat16; not {given}")
+            raise ValueError(
+                f"parallel is ddp, or fsdp in float32 or bfloat16; not {given}")
         contiguous_(model)
         for tensor in named_tensors(model).values():
             dist.broadcast(tensor.detach(), 0)
@@ -211,48 +245,64 @@ class ParallelTrainer(Trainer):
         self.optimizer = config.optimizer(model)  # with FSDP, of the parts
 
     def gradients(self) -> tuple[Tensor, int]:
-        """Add up the gradients of one update on all ranks; return its loss and how many tokens they read."""
+        """Add up the gradients of one update on all ranks; return its loss and how many
+        tokens they read.
+        """
         batches = [self.loader.next_batch() for _ in range(self.config.accumulate)]
-        batches = [(x.to(self.device), y.to(self.device)) for x, y in batches]  # (B, T), (B, T)
+        batches = [(x.to(self.device), y.to(self.device))
+                   for x, y in batches]  # (B, T), (B, T)
         counts = torch.stack([(y != -100).sum() for _, y in batches])
-        sums = torch.stack([counts.sum(), counts.new_tensor(sum(x.numel() for x, _ in batches))])
+        sums = torch.stack([counts.sum(),
+                            counts.new_tensor(sum(x.numel() for x, _ in batches))])
         dist.all_reduce(sums)
         shares, losses = counts.double() / sums[0].clamp(min=1), []
         for i, (x, y) in enumerate(batches):
             with self.waiting() if i < len(batches) - 1 else nullcontext():
                 with autocast(self.device, self.precision):
                     loss = share_of_mean(self.objective, x, y, shares[i])
-                self.scaler.scale(loss * self.size).backward()  # of which the mean over ranks is taken
+                # of which the mean over ranks is taken
+                self.scaler.scale(loss * self.size).backward()
             losses.append(loss.detach())
         dist.all_reduce(loss := sum(losses, torch.zeros_like(losses[0])))
         return loss, int(sums[1])
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return the context of a batch whose gradients stay at home until the update's last one."""
-        return self.objective.no_sync() if isinstance(self.objective, DistributedDataParallel) else nullcontext()
+        """Return the context of a batch whose gradients stay at home until the update's
+        last one.
+        """
+        if isinstance(self.objective, DistributedDataParallel):
+            return self.objective.no_sync()
+        return nullcontext()
 
     def clip(self) -> Tensor:
-        """Scale the gradients down to ``config.clip``, all ranks' together; return their norm before."""
+        """Scale the gradients down to ``config.clip``, all ranks' together; return their
+        norm before.
+        """
         return whole(super().clip())
 
 # %% ../nbs/33_scaling_out.ipynb #ca13f379
 @torch.no_grad()
-def evaluate_together(trainer: ParallelTrainer, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return what :func:`gpt2_book.training.evaluate` returns, computed by all ranks. Each gives the same batches.
+def evaluate_together(trainer: ParallelTrainer,
+                      batches: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return what :func:`gpt2_book.training.evaluate` returns, computed by all ranks. Each
+    gives the same batches.
 
     Raises:
         ValueError: when there is nothing to count.
     """
     if not sum(int((y != -100).sum()) for _, y in batches):
         raise ValueError("evaluate_together needs at least one batch with a target")
-    was_training, total = trainer.model.training, torch.zeros(2, dtype=torch.float64, device=trainer.device)
+    was_training, total = (trainer.model.training,
+                           torch.zeros(2, dtype=torch.float64, device=trainer.device))
     trainer.objective.eval()
     for first in range(0, len(batches), trainer.size):
         mine = first + trainer.rank
-        x, y = (t.to(trainer.device) for t in batches[min(mine, len(batches) - 1)])  # (B, T), (B, T)
+        x, y = (t.to(trainer.device)
+                for t in batches[min(mine, len(batches) - 1)])  # (B, T), (B, T)
         count = (y != -100).sum().double() * (mine < len(batches))
         with autocast(trainer.device, trainer.precision):
-            total += torch.stack([share_of_mean(trainer.objective, x, y, count).double(), count])
+            total += torch.stack([share_of_mean(trainer.objective, x, y, count).double(),
+                                  count])
     trainer.objective.train(was_training)
     dist.all_reduce(total)
     return (total[0] / total[1]).item()
@@ -272,26 +322,36 @@ def fineweb_edu(subset: str = "sample-10BT") -> Iterable[Mapping]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ImportError("FineWeb-Edu is streamed by datasets: pip install 'gpt2_book[datasets]'") from error
-    return load_dataset("HuggingFaceFW/fineweb-edu", name=subset, split="train", streaming=True)
+        raise ImportError(
+            "FineWeb-Edu is streamed by datasets: pip install "
+            "'gpt2_book[datasets]'") from error
+    return load_dataset("HuggingFaceFW/fineweb-edu", name=subset, split="train",
+                        streaming=True)
 
 
 def skipped(documents: Iterable[Mapping], n: int) -> Iterable[Mapping]:
-    """Return documents but the first n, which a stream of the datasets library can skip unread."""
+    """Return documents but the first n, which a stream of the datasets library can skip
+    unread.
+    """
     return documents.skip(n) if hasattr(documents, "skip") else islice(documents, n, None)
 
 
 def encoded(documents: Iterable[Mapping], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Yield each document's tokens, the end of the text before it first; they are computed on all cores."""
-    encoding, end, documents = tokenizer.to_tiktoken(), tokenizer.special_tokens["<|endoftext|>"], iter(documents)
+    """Yield each document's tokens, the end of the text before it first; they are computed
+    on all cores.
+    """
+    encoding, end, documents = (tokenizer.to_tiktoken(),
+                                tokenizer.special_tokens["<|endoftext|>"], iter(documents))
     dtype, threads = token_dtype(tokenizer.vocab_size), os.cpu_count() or 1
     while texts := [document["text"] for document in islice(documents, 256)]:
         for tokens in encoding.encode_ordinary_batch(texts, num_threads=threads):
             yield np.array([end, *tokens], dtype=dtype)
 
 
-def cut(parts: Iterable[np.ndarray], size: int, n: int = 0, begin: int = 0) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Yield shards of ``size`` tokens, and where each ends: whole documents so far, and tokens of the next.
+def cut(parts: Iterable[np.ndarray], size: int, n: int = 0,
+        begin: int = 0) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Yield shards of ``size`` tokens, and where each ends: whole documents so far, and
+    tokens of the next.
 
     Args:
         n: documents before the first of ``parts``.
@@ -322,14 +382,17 @@ def read_journal(path: Path, settings: dict) -> list[dict]:
     """Return what a journal says about the shards so far, and begin it where there is none.
 
     Raises:
-        ValueError: when the shards so far were made with other settings; the message names them.
+        ValueError: when the shards so far were made with other settings; the message names
+            them.
     """
     text = path.read_text(encoding="utf8") if path.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    lines = [json.loads(line) for line in text.splitlines(keepends=True)
+             if line.endswith("\n")]
     if not lines:
         lines = [settings]
     if differ := differences(lines[0], settings):
-        raise ValueError(f"{path.parent} holds shards of other settings ({', '.join(differ)})")
+        raise ValueError(
+            f"{path.parent} holds shards of other settings ({', '.join(differ)})")
     write_file(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
     return lines[1:]
 
@@ -338,36 +401,41 @@ def stream_shards(
     documents: Iterable[Mapping], folder: str | os.PathLike, tokenizer: Tokenizer, *,
     n_tokens: int | None = None, shard_size: int = 2**26,
 ) -> Path:  # fmt: skip
-    """Write documents as :func:`gpt2_book.workshop.corpora.write_shards` would, or go on where an earlier call stopped.
+    """Write documents as :func:`gpt2_book.workshop.corpora.write_shards` would, or go on
+    where an earlier call stopped.
 
     Args:
         documents: in the same order at each call; each has a ``"text"``.
         n_tokens: stop there.
 
     Raises:
-        ValueError: when ``folder`` holds shards made with other settings, and for a stream without documents.
+        ValueError: when ``folder`` holds shards made with other settings, and for a stream
+            without documents.
     """
     folder, vocab = Path(folder), tokenizer.vocab_size
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"magic": MAGIC, "version": 1, "dtype": token_dtype(vocab).name, "vocab_size": vocab}
-    shards = read_journal(folder / JOURNAL, {**about, "shard_size": shard_size, "n_tokens": n_tokens})
-    first, begin = (shards[-1][key] for key in ("documents", "tokens")) if shards else (0, 0)
-    total, left = sum(shard["count"] for shard in shards), float("inf") if n_tokens is None else n_tokens
+    dtype, how = token_dtype(vocab).name, {"shard_size": shard_size, "n_tokens": n_tokens}
+    about = {"magic": MAGIC, "version": 1, "dtype": dtype, "vocab_size": vocab}
+    shards = read_journal(folder / JOURNAL, {**about, **how})
+    last = shards[-1] if shards else {"documents": 0, "tokens": 0}
+    first, begin, total = last["documents"], last["tokens"], sum(s["count"] for s in shards)
+    left = float("inf") if n_tokens is None else n_tokens
     parts = encoded(skipped(documents, first), tokenizer) if total < left else ()
     with (folder / JOURNAL).open("a", encoding="utf8", newline="\n") as journal:
         for tokens, n, end in cut(parts, shard_size, first, begin):
-            tokens, name = tokens[: int(min(left - total, shard_size))], f"{len(shards):05}.bin"
+            tokens = tokens[: int(min(left - total, shard_size))]
+            name = f"{len(shards):05}.bin"
             write_file(folder / name, tokens.tobytes())
             shard = {"file": name, "count": len(tokens), "crc32": zlib.crc32(tokens.data)}
             shards.append({**shard, "documents": n, "tokens": end})
-            journal.write(json.dumps(shards[-1]) + "\n")
-            journal.flush()
+            print(json.dumps(shards[-1]), file=journal, flush=True)
             if (total := total + len(tokens)) >= left:
                 break
     if not shards:
         raise ValueError(f"there were no documents to write to {folder}")
     shards = [{key: shard[key] for key in ("file", "count", "crc32")} for shard in shards]
-    write_file(folder / MANIFEST, json.dumps({**about, "count": total, "shards": shards}, indent=1).encode())
+    manifest = {**about, "count": total, "shards": shards}
+    write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     return folder
 
 # %% ../nbs/33_scaling_out.ipynb #577d0324
@@ -375,25 +443,32 @@ def document_shards(
     documents: Iterable[Mapping], folder: str | os.PathLike, tokenizer: Tokenizer, *,
     held_out: int = 5000, n_tokens: int | None = None, shard_size: int = 2**26,
 ) -> Path:  # fmt: skip
-    """Write a stream of documents as the shards of a recipe: the first ones in ``held_out/``, the rest in ``train/``.
+    """Write a stream of documents as the shards of a recipe: the first ones in
+    ``held_out/``, the rest in ``train/``.
 
     A call that was interrupted is continued by the same call.
 
     Args:
-        documents: can be read more than once, in the same order; :func:`fineweb_edu`, or any list.
+        documents: can be read more than once, in the same order; :func:`fineweb_edu`, or
+            any list.
         held_out: how many documents.
         n_tokens: to train on, at most.
 
     Raises:
         TypeError: when the documents can be read only once.
-        ValueError: when ``folder`` holds shards made with other settings, or a part would be empty.
+        ValueError: when ``folder`` holds shards made with other settings, or a part would
+            be empty.
     """
     if iter(documents) is documents:
-        raise TypeError("the documents must be readable from their start again, to be continued after an interruption")
+        raise TypeError(
+            "the documents must be readable from their start again, to be continued after "
+            "an interruption")
     folder = Path(folder)
-    first = documents.take(held_out) if hasattr(documents, "take") else islice(documents, held_out)
+    first = documents.take(held_out) if hasattr(documents,
+                                                "take") else islice(documents, held_out)
     stream_shards(list(first), folder / "held_out", tokenizer, shard_size=shard_size)
     rest = skipped(documents, held_out)
     rest = rest if hasattr(rest, "skip") else list(rest)
-    stream_shards(rest, folder / "train", tokenizer, n_tokens=n_tokens, shard_size=shard_size)
+    stream_shards(rest, folder / "train", tokenizer, n_tokens=n_tokens,
+                  shard_size=shard_size)
     return folder

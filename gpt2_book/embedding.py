@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 # %% ../nbs/15_weight_tying.ipynb #681bfe1c
 def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> None:
-    """Make other layers use the embedding's own parameter: one tensor, one gradient, one optimizer state.
+    """Make other layers use the embedding's own parameter: one tensor, one gradient, one
+    optimizer state.
 
     Args:
         others: the output head, or any other layer with a weight of the same shape.
@@ -21,15 +22,19 @@ def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> N
         Every weight is (V, C).
 
     Raises:
-        ValueError: If a weight has another shape than the embedding's, or there is nothing to tie.
+        ValueError: If a weight has another shape than the embedding's, or there is nothing
+            to tie.
 
     Source:
-        Press and Wolf (2017), section 3; Vaswani et al. (2017), section 3.4, for three layers.
+        Press and Wolf (2017), section 3; Vaswani et al. (2017), section 3.4, for three
+            layers.
     """
     shape = tuple(embedding.weight.shape)
     for other in others:
         if tuple(other.weight.shape) != shape:
-            raise ValueError(f"cannot tie an embedding of shape {shape} to a weight of {tuple(other.weight.shape)}")
+            raise ValueError(
+                f"cannot tie an embedding of shape {shape} to a weight of "
+                f"{tuple(other.weight.shape)}")
     if not others:
         raise ValueError("tie_weights needs at least one layer to tie the embedding to")
     for other in others:
@@ -37,9 +42,11 @@ def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> N
 
 # %% ../nbs/15_weight_tying.ipynb #08b89419
 def tied_names(module: nn.Module) -> list[list[str]]:
-    """List the groups of names that belong to one and the same parameter, in the order of the module.
+    """List the groups of names that belong to one and the same parameter, in the order of
+    the module.
 
-    Equal numbers do not make a tie, and neither does shared memory: the parameter object must be the same.
+    Equal numbers do not make a tie, and neither does shared memory: the parameter object
+    must be the same.
     """
     groups: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -48,9 +55,11 @@ def tied_names(module: nn.Module) -> list[list[str]]:
 
 # %% ../nbs/15_weight_tying.ipynb #3c623cf2
 class ScaledEmbedding(nn.Embedding):
-    """An embedding whose vectors are multiplied by the square root of their length; its table starts at N(0, 1/C).
+    """An embedding whose vectors are multiplied by the square root of their length; its
+    table starts at N(0, 1/C).
 
-    The rows then have the size that a tied head needs, and the vectors the size of a sinusoidal position.
+    The rows then have the size that a tied head needs, and the vectors the size of a
+    sinusoidal position.
 
     Shapes:
         idx: any shape, to that shape and C. ``weight`` is (V, C).
@@ -65,5 +74,6 @@ class ScaledEmbedding(nn.Embedding):
         self._fill_padding_idx_with_zero()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Look up `input`, any shape, to that shape and C, and multiply by the root of C."""
+        """Look up `input`, any shape, to that shape and C, and multiply by the root of C.
+        """
         return super().forward(input) * math.sqrt(self.embedding_dim)  # (..., C)

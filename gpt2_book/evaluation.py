@@ -31,14 +31,16 @@ __all__ = ['Pair', 'Unit', 'window_starts', 'join_windows', 'evaluating', 'token
 def window_starts(n: int, block_size: int, stride: int) -> list[int]:
     """Return where the windows of ``block_size`` inputs begin that score ``n`` tokens.
 
-    A window that begins at ``s`` predicts the tokens ``s + 1`` to ``s + block_size``. The windows begin ``stride``
-    tokens apart; the last one is moved back to end with the text.
+    A window that begins at ``s`` predicts the tokens ``s + 1`` to ``s + block_size``. The
+    windows begin ``stride`` tokens apart; the last one is moved back to end with the text.
 
     Raises:
-        ValueError: when the stride is not between 1 and ``block_size``, or there is nothing to score.
+        ValueError: when the stride is not between 1 and ``block_size``, or there is nothing
+            to score.
     """
     if not 1 <= stride <= block_size:
-        raise ValueError(f"stride must lie between 1 and block_size = {block_size}, not {stride}")
+        raise ValueError(
+            f"stride must lie between 1 and block_size = {block_size}, not {stride}")
     if n < 1:
         raise ValueError(f"need a text of at least 2 tokens to score one, not {n + 1}")
     last = max(0, n - block_size)
@@ -61,7 +63,9 @@ def join_windows(losses: Tensor, starts: Sequence[int]) -> Tensor:
 # %% ../nbs/34_evaluation.ipynb #90e27f71
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Turn dropout and gradients off within the ``with``, and yield the device that the model is on."""
+    """Turn dropout and gradients off within the ``with``, and yield the device that the
+    model is on.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -72,13 +76,15 @@ def evaluating(model: nn.Module) -> Iterator[torch.device]:
 
 
 def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss of each target in nats, on the CPU in float64; 0 where the target is -100.
+    """Return the loss of each target in nats, on the CPU in float64; 0 where the target is
+    -100.
 
     Shapes:
         logits (B, T, V), targets (B, T); returns (B, T)
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")  # (B T,)
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                             reduction="none")  # (B T,)
     return losses.view(targets.shape).cpu().double()  # (B, T)
 
 
@@ -91,61 +97,74 @@ def context_size(model: nn.Module, block_size: int | None) -> int:
 
 
 def rows_at_once(model: nn.Module, batch_size: int, T: int) -> int:
-    """Return how many rows of ``T`` tokens, at most ``batch_size``, keep the logits below 256 MB, or one row."""
+    """Return how many rows of ``T`` tokens, at most ``batch_size``, keep the logits below
+    256 MB, or one row.
+    """
     vocab_size = getattr(getattr(model, "config", None), "vocab_size", 1)
     return max(1, min(batch_size, 2**26 // (T * vocab_size)))
 
 
 def window_losses(
-    model: nn.Module, tokens: Tensor | Sequence[int], starts: Sequence[int], block_size: int, *, batch_size: int = 16
+    model: nn.Module, tokens: Tensor | Sequence[int], starts: Sequence[int],
+    block_size: int, *, batch_size: int = 16
 ) -> Tensor:
     """Return the loss of every token in windows of ``block_size`` inputs, without dropout.
 
     Args:
-        batch_size: the most windows at once; where their logits would take much memory, there are fewer.
+        batch_size: the most windows at once; where their logits would take much memory,
+            there are fewer.
 
     Shapes:
         tokens (N + 1,); returns (W, T) float64 on the CPU, in nats
     """
-    rows = torch.as_tensor(tokens).cpu().long().unfold(0, block_size + 1, 1)  # (N + 1 - T, T + 1)
+    ids = torch.as_tensor(tokens).cpu().long()
+    rows = ids.unfold(0, block_size + 1, 1)  # (N + 1 - T, T + 1)
     losses = []
     with evaluating(model) as device:
-        for batch in torch.as_tensor(starts).split(rows_at_once(model, batch_size, block_size)):
+        for batch in torch.as_tensor(starts).split(
+                rows_at_once(model, batch_size, block_size)):
             block = rows[batch].to(device)  # (B, T + 1)
             losses.append(token_nats(model(block[:, :-1])[0], block[:, 1:]))
     return torch.cat(losses)  # (W, T)
 
 # %% ../nbs/34_evaluation.ipynb #6c58727d
 def token_losses(
-    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int | None = None, block_size: int | None = None,
+    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int | None = None,
+    block_size: int | None = None,
     batch_size: int = 16,
 ) -> Tensor:  # fmt: skip
-    """Return the loss of every token but the first, each scored once, in windows that slide.
+    """Return the loss of every token but the first, each scored once, in windows that
+    slide.
 
     Args:
-        model: what it returns begins with the logits, as with :class:`gpt2_book.model.GPT` and Hugging Face's models.
-            Run it under ``torch.autocast`` for bfloat16.
-        stride: how far apart the windows begin, by default ``block_size``, which reads each token once. With less, each
-            token has at least ``block_size - stride + 1`` tokens of context, at ``block_size / stride`` times the cost.
+        model: what it returns begins with the logits, as with :class:`gpt2_book.model.GPT`
+            and Hugging Face's models. Run it under ``torch.autocast`` for bfloat16.
+        stride: how far apart the windows begin, by default ``block_size``, which reads each
+            token once. With less, each token has at least ``block_size - stride + 1``
+            tokens of context, at ``block_size / stride`` times the cost.
         block_size: the length of a window, by default the model's context.
 
     Shapes:
         tokens (N + 1,); returns (N,) float64 on the CPU, in nats
 
     Raises:
-        ValueError: when the stride is not between 1 and ``block_size``, or there are fewer than 2 tokens.
+        ValueError: when the stride is not between 1 and ``block_size``, or there are fewer
+            than 2 tokens.
     """
     block_size = context_size(model, block_size)
     n = len(tokens) - 1
     starts = window_starts(n, block_size, block_size if stride is None else stride)
-    return join_windows(window_losses(model, tokens, starts, min(n, block_size), batch_size=batch_size), starts)
+    return join_windows(window_losses(model, tokens, starts, min(n, block_size),
+                                      batch_size=batch_size), starts)
 
 # %% ../nbs/34_evaluation.ipynb #2ca51718
 def loss_by_position(
-    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int, block_size: int | None = None,
+    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int,
+    block_size: int | None = None,
     batch_size: int = 16,
 ) -> Tensor:  # fmt: skip
-    """Return the mean loss at each position of a window, over all full windows that begin ``stride`` tokens apart.
+    """Return the mean loss at each position of a window, over all full windows that begin
+    ``stride`` tokens apart.
 
     The first position has one token of context, the last ``block_size``.
 
@@ -157,9 +176,12 @@ def loss_by_position(
     """
     block_size = context_size(model, block_size)
     if len(tokens) <= block_size:
-        raise ValueError(f"{len(tokens)} tokens do not fill a window of block_size = {block_size} and one more")
+        raise ValueError(
+            f"{len(tokens)} tokens do not fill a window of block_size = {block_size} and "
+            f"one more")
     starts = range(0, len(tokens) - block_size, stride)
-    return window_losses(model, tokens, list(starts), block_size, batch_size=batch_size).mean(0)  # (W, T) -> (T,)
+    return window_losses(model, tokens, list(starts), block_size,
+                         batch_size=batch_size).mean(0)  # (W, T) -> (T,)
 
 # %% ../nbs/34_evaluation.ipynb #3e281aa7
 @dataclass(frozen=True)
@@ -174,10 +196,11 @@ class Estimate:
 
 
 def mean_in_blocks(values: Tensor, block: int = 1) -> Estimate:
-    """Return the mean, with a standard error that treats runs of ``block`` values as one observation each.
+    """Return the mean, with a standard error that treats runs of ``block`` values as one
+    observation each.
 
-    With blocks of 1 and values of 0 and 1, it is that of an accuracy. The values after the last full block count in the
-    mean alone.
+    With blocks of 1 and values of 0 and 1, it is that of an accuracy. The values after the
+    last full block count in the mean alone.
 
     Shapes:
         values (N,)
@@ -188,7 +211,9 @@ def mean_in_blocks(values: Tensor, block: int = 1) -> Estimate:
     Source: Miller (2024), on clustered standard errors.
     """
     if values.ndim != 1 or len(values) < 1 or block < 1:
-        raise ValueError(f"need values of shape (N,) and block >= 1, not {tuple(values.shape)} and {block}")
+        raise ValueError(
+            f"need values of shape (N,) and block >= 1, not {tuple(values.shape)} "
+            f"and {block}")
     values, n_blocks = values.double(), len(values) // block
     if n_blocks < 2:
         return Estimate(values.mean().item(), math.nan)
@@ -221,13 +246,15 @@ class Evaluation:
 
     def __str__(self) -> str:
         return (
-            f"{self.bits_per_byte:.4f} bits per byte; {self.nats_per_token:.4f} ± {self.standard_error:.4f} nats, "
+            f"{self.bits_per_byte:.4f} bits per byte; {self.nats_per_token:.4f} ± "
+            f"{self.standard_error:.4f} nats, "
             f"perplexity {self.perplexity:.2f} per token ({self.tokens:,} tokens)"
         )
 
 # %% ../nbs/34_evaluation.ipynb #7f02b1d1
 def evaluate_text(
-    model: nn.Module, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None,
+    model: nn.Module, tokenizer: Tokenizer, text: str | Sequence[int], *,
+    stride: int | None = None,
     block_size: int | None = None,
     first: int | None = None, batch_size: int = 16,
 ) -> Evaluation:  # fmt: skip
@@ -235,23 +262,30 @@ def evaluate_text(
 
     Args:
         text: or its tokens, where it holds special ones.
-        stride: as for :func:`token_losses`; a small one gives each token more context and costs more.
-        first: a token to put in front of the text, so that its own first token is scored too.
+        stride: as for :func:`token_losses`; a small one gives each token more context and
+            costs more.
+        first: a token to put in front of the text, so that its own first token is scored
+            too.
 
     Raises:
-        ValueError: when the stride is not between 1 and ``block_size``, or the text is too short to score a token.
+        ValueError: when the stride is not between 1 and ``block_size``, or the text is too
+            short to score a token.
 
-    Source: Radford et al. (2019), section 3.1, for dividing by a unit that does not depend on the model.
+    Source: Radford et al. (2019), section 3.1, for dividing by a unit that does not depend
+    on the model.
     """
     ids = [] if first is None else [first]
     ids += tokenizer.encode(text) if isinstance(text, str) else text
     block_size = context_size(model, block_size)
-    losses = token_losses(model, ids, stride=stride, block_size=block_size, batch_size=batch_size)
+    losses = token_losses(model, ids, stride=stride, block_size=block_size,
+                          batch_size=batch_size)
     nats = mean_in_blocks(losses, block_size)
-    return Evaluation(nats.value, nats.standard_error, len(losses), len(tokenizer.decode_bytes(ids[1:])))
+    return Evaluation(nats.value, nats.standard_error, len(losses),
+                      len(tokenizer.decode_bytes(ids[1:])))
 
 # %% ../nbs/34_evaluation.ipynb #cae22759
-def split_pair(tokenizer: Tokenizer, context: str, ending: str) -> tuple[list[int], list[int]]:
+def split_pair(tokenizer: Tokenizer, context: str,
+               ending: str) -> tuple[list[int], list[int]]:
     """Encode a context and what follows it as one text, and return the tokens of each.
 
     White space at the end of the context goes to the ending.
@@ -263,11 +297,14 @@ def split_pair(tokenizer: Tokenizer, context: str, ending: str) -> tuple[list[in
     """
     begin = context.rstrip()
     if not begin or not ending:
-        raise ValueError(f"the context {context!r} and the ending {ending!r} must both have text")
+        raise ValueError(
+            f"the context {context!r} and the ending {ending!r} must both have text")
     first, whole = tokenizer.encode(begin), tokenizer.encode(context + ending)
     n = len(first)
     if whole[:n] != first or len(whole) == n:
-        raise ValueError(f"a token reaches from the context ...{context[-20:]!r} into the ending {ending[:20]!r}")
+        raise ValueError(
+            f"a token reaches from the context ...{context[-20:]!r} into the ending "
+            f"{ending[:20]!r}")
     return first, whole[n:]
 
 # %% ../nbs/34_evaluation.ipynb #745fca8a
@@ -275,35 +312,42 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def pad_pairs(pairs: Sequence[Pair], block_size: int) -> tuple[Tensor, Tensor]:
-    """Put contexts and endings into one batch, filled up on the right; targets are -100 but for the endings.
+    """Put contexts and endings into one batch, filled up on the right; targets are -100 but
+    for the endings.
 
     Shapes:
         returns inputs (B, T) and targets (B, T)
 
     Raises:
-        ValueError: when a context or an ending is empty, or an ending alone is longer than ``block_size``.
+        ValueError: when a context or an ending is empty, or an ending alone is longer than
+            ``block_size``.
     """
     rows, targets = [], []
     for context, ending in pairs:
         if not len(context) or not 1 <= len(ending) <= block_size:
             raise ValueError(
-                f"need a context of at least 1 token and an ending of 1 to block_size = {block_size}, "
+                f"need a context of at least 1 token and an ending of 1 to block_size = "
+                f"{block_size}, "
                 f"not {len(context)} and {len(ending)}"
             )
         row = [*context, *ending][-(block_size + 1) :]
         rows.append(torch.tensor(row[:-1]))
         targets.append(torch.tensor([-100] * (len(row) - 1 - len(ending)) + [*ending]))
     pad = nn.utils.rnn.pad_sequence
-    return pad(rows, batch_first=True), pad(targets, batch_first=True, padding_value=-100)  # (B, T)
+    return pad(rows, batch_first=True), pad(targets, batch_first=True,
+                                            padding_value=-100)  # (B, T)
 
 
 def completion_log_likelihoods(
-    model: nn.Module, pairs: Sequence[Pair], *, block_size: int | None = None, batch_size: int = 32
+    model: nn.Module, pairs: Sequence[Pair], *, block_size: int | None = None,
+    batch_size: int = 32
 ) -> Tensor:
-    """Return the log-probability of each ending after its context, in nats, without dropout.
+    """Return the log-probability of each ending after its context, in nats, without
+    dropout.
 
     Args:
-        pairs: the tokens of a context and of what follows it, as :func:`split_pair` returns them.
+        pairs: the tokens of a context and of what follows it, as :func:`split_pair` returns
+            them.
 
     Shapes:
         returns (len(pairs),) float64 on the CPU
@@ -312,14 +356,17 @@ def completion_log_likelihoods(
         ValueError: when a context or an ending is empty, or an ending is too long.
     """
     block_size = context_size(model, block_size)
-    order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))  # rows alike in length
+    # rows alike in length
+    order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
     found = torch.empty(len(pairs), dtype=torch.float64)
     with evaluating(model) as device:
         for start in range(0, len(pairs), batch_size):
             batch = order[start : start + batch_size]
-            inputs, targets = (x.to(device) for x in pad_pairs([pairs[i] for i in batch], block_size))
+            inputs, targets = (x.to(device)
+                               for x in pad_pairs([pairs[i] for i in batch], block_size))
             n = rows_at_once(model, batch_size, inputs.size(1))
-            nats = [token_nats(model(x)[0], y) for x, y in zip(inputs.split(n), targets.split(n))]
+            nats = [token_nats(model(x)[0], y)
+                    for x, y in zip(inputs.split(n), targets.split(n))]
             found[batch] = -torch.cat(nats).sum(1)  # (B, T) -> (B,)
     return found
 
@@ -342,59 +389,73 @@ class MultipleChoice:
 
     def __post_init__(self):
         if len(self.endings) < 2 or not 0 <= self.label < len(self.endings):
-            raise ValueError(f"need at least 2 endings, one of them {self.label}, not {len(self.endings)}")
+            raise ValueError(
+                f"need at least 2 endings, one of them {self.label}, not "
+                f"{len(self.endings)}")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says to a question: the log-likelihood of each ending, and its number of tokens."""
+    """What a model says to a question: the log-likelihood of each ending, and its number of
+    tokens.
+    """
 
     question: MultipleChoice
     log_likelihoods: tuple[float, ...]
     tokens: tuple[int, ...]
 
     def choice(self, per: Unit = "character") -> int:
-        """Return the ending with the highest log-likelihood per unit, the first of equals."""
+        """Return the ending with the highest log-likelihood per unit, the first of equals.
+        """
         endings = self.question.endings
-        lengths = {"ending": [1] * len(endings), "token": self.tokens, "character": [len(e) for e in endings],
+        lengths = {"ending": [1] * len(endings), "token": self.tokens,
+                   "character": [len(e) for e in endings],
                    "byte": [len(e.encode()) for e in endings]}[per]  # fmt: skip
         scores = [value / n for value, n in zip(self.log_likelihoods, lengths)]
         return scores.index(max(scores))
 
 # %% ../nbs/34_evaluation.ipynb #d7643913
 def answer_questions(
-    model: nn.Module, tokenizer: Tokenizer, questions: Sequence[MultipleChoice], *, block_size: int | None = None,
+    model: nn.Module, tokenizer: Tokenizer, questions: Sequence[MultipleChoice], *,
+    block_size: int | None = None,
     batch_size: int = 32,
 ) -> list[Answer]:  # fmt: skip
     """Have a model score every ending of every question.
 
     Raises:
-        ValueError: when a context or an ending is empty, a token reaches across their boundary, or an ending is longer
-            than ``block_size``.
+        ValueError: when a context or an ending is empty, a token reaches across their
+            boundary, or an ending is longer than ``block_size``.
 
-    Source: Zellers et al. (2019) for the task; Brown et al. (2020), section 2.4, for the scoring.
+    Source: Zellers et al. (2019) for the task; Brown et al. (2020), section 2.4, for the
+    scoring.
     """
-    pairs = [split_pair(tokenizer, q.context, q.delimiter + ending) for q in questions for ending in q.endings]
-    told = completion_log_likelihoods(model, pairs, block_size=block_size, batch_size=batch_size).tolist()
+    pairs = [split_pair(tokenizer, q.context, q.delimiter + ending) for q in questions
+             for ending in q.endings]
+    told = completion_log_likelihoods(model, pairs, block_size=block_size,
+                                      batch_size=batch_size).tolist()
     answers, start = [], 0
     for q in questions:
         end = start + len(q.endings)
-        answers.append(Answer(q, tuple(told[start:end]), tuple(len(ending) for _, ending in pairs[start:end])))
+        answers.append(Answer(q, tuple(told[start:end]),
+                              tuple(len(ending) for _, ending in pairs[start:end])))
         start = end
     return answers
 
 
-def multiple_choice_accuracy(answers: Sequence[Answer], *, per: Unit = "character") -> Estimate:
+def multiple_choice_accuracy(answers: Sequence[Answer], *,
+                             per: Unit = "character") -> Estimate:
     """Return the share of right answers and its standard error.
 
     Args:
-        per: what each ending's log-likelihood is divided by. In lm-evaluation-harness, ``"ending"`` is called ``acc``,
-            ``"character"`` is ``acc_norm`` and ``"byte"`` is ``acc_bytes``.
+        per: what each ending's log-likelihood is divided by. In lm-evaluation-harness,
+            ``"ending"`` is called ``acc``, ``"character"`` is ``acc_norm`` and ``"byte"``
+            is ``acc_bytes``.
 
     Raises:
         ValueError: when there are no answers.
     """
-    return mean_in_blocks(torch.tensor([float(a.choice(per) == a.question.label) for a in answers]))
+    return mean_in_blocks(torch.tensor([float(a.choice(per) == a.question.label)
+                                        for a in answers]))
 
 # %% ../nbs/34_evaluation.ipynb #ea9a9c81
 def clean_hellaswag(text: str) -> str:
@@ -402,7 +463,8 @@ def clean_hellaswag(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def read_hellaswag(path: str | PathLike, *, limit: int | None = None) -> list[MultipleChoice]:
+def read_hellaswag(path: str | PathLike, *,
+                   limit: int | None = None) -> list[MultipleChoice]:
     """Read the questions of a HellaSwag file of JSON lines.
 
     Args:
@@ -411,9 +473,11 @@ def read_hellaswag(path: str | PathLike, *, limit: int | None = None) -> list[Mu
 
     Raises:
         FileNotFoundError: when there is no such file.
-        ValueError: naming the line that is no question with a label. Those of the test set have none.
+        ValueError: naming the line that is no question with a label. Those of the test set
+            have none.
 
-    Source: Zellers et al. (2019) for the format; the task ``hellaswag`` of lm-evaluation-harness for the wording.
+    Source: Zellers et al. (2019) for the format; the task ``hellaswag`` of
+    lm-evaluation-harness for the wording.
     """
     questions: list[MultipleChoice] = []
     lines = Path(path).read_text(encoding="utf8").split("\n")
@@ -424,7 +488,9 @@ def read_hellaswag(path: str | PathLike, *, limit: int | None = None) -> list[Mu
             row = json.loads(line)
             context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
             endings = tuple(clean_hellaswag(ending) for ending in row["endings"])
-            questions.append(MultipleChoice(clean_hellaswag(context), endings, int(row["label"])))
+            questions.append(MultipleChoice(clean_hellaswag(context), endings,
+                                            int(row["label"])))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}, line {number} is no question with a label: {error!r}") from error
+            raise ValueError(
+                f"{path}, line {number} is no question with a label: {error!r}") from error
     return questions

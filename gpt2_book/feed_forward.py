@@ -26,7 +26,8 @@ class MLP(nn.Module):
         ValueError: if ``n_embd`` is less than 1, or ``dropout`` is not between 0 and 1.
 
     Source:
-        Vaswani et al. (2017), section 3.3; the activation: Hendrycks and Gimpel (2016), section 2.
+        Vaswani et al. (2017), section 3.3; the activation: Hendrycks and Gimpel (2016),
+            section 2.
     """
 
     def __init__(self, n_embd: int, *, dropout: float = 0.0, bias: bool = True):
@@ -49,14 +50,16 @@ class MLP(nn.Module):
 
 # %% ../nbs/13_feed_forward.ipynb #abc24e18
 class Conv1D(nn.Module):
-    """A linear layer with its weight stored as (inputs, outputs), the layout of GPT-2's checkpoints.
+    """A linear layer with its weight stored as (inputs, outputs), the layout of GPT-2's
+    checkpoints.
 
     Args:
         nf: number of output features. It comes first.
         nx: number of input features.
 
     Shapes:
-        x: ``(..., nx)`` to ``(..., nf)``; ``weight`` is ``(nx, nf)`` and ``bias`` is ``(nf,)``.
+        x: ``(..., nx)`` to ``(..., nf)``; ``weight`` is ``(nx, nf)`` and ``bias`` is
+            ``(nf,)``.
 
     Raises:
         ValueError: if the last axis of the input is not ``nx`` long.
@@ -80,7 +83,9 @@ class Conv1D(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer, (..., nx) to (..., nf)."""
         if x.shape[-1] != self.nx:
-            raise ValueError(f"Conv1D(nf={self.nf}, nx={self.nx}) takes {self.nx} input features, got {x.shape[-1]}")
+            raise ValueError(
+                f"Conv1D(nf={self.nf}, nx={self.nx}) takes {self.nx} input features, got "
+                f"{x.shape[-1]}")
         return F.linear(x, self.weight.T, self.bias)  # (..., nf)
 
     def extra_repr(self) -> str:

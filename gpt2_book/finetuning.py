@@ -34,10 +34,12 @@ class LoRALinear(nn.Module):
         alpha: the change is ``alpha / rank`` times the product of the two matrices.
 
     Shapes:
-        x (..., n_in) to (..., n_out); ``lora_A`` is (rank, n_in) and ``lora_B`` (n_out, rank)
+        x (..., n_in) to (..., n_out); ``lora_A`` is (rank, n_in) and ``lora_B`` (n_out,
+            rank)
 
     Raises:
-        ValueError: when the rank is not between 1 and that of the matrix, or alpha is not positive.
+        ValueError: when the rank is not between 1 and that of the matrix, or alpha is not
+            positive.
 
     Source: Hu et al. (2021), section 4.1, equation 3.
     """
@@ -46,7 +48,9 @@ class LoRALinear(nn.Module):
         super().__init__()
         n_out, n_in = base.weight.shape
         if not 1 <= rank <= min(n_out, n_in):
-            raise ValueError(f"a matrix of {n_out} x {n_in} takes a rank from 1 to {min(n_out, n_in)}, not {rank}")
+            raise ValueError(
+                f"a matrix of {n_out} x {n_in} takes a rank from 1 to {min(n_out, n_in)}, "
+                f"not {rank}")
         if not alpha > 0:
             raise ValueError(f"alpha must be above 0, not {alpha}")
         self.base, self.rank, self.alpha = base, rank, float(alpha)
@@ -60,7 +64,8 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low = F.linear(x, self.lora_A)  # (..., r)
-        return self.base(x) + self.alpha / self.rank * F.linear(low, self.lora_B)  # (..., n_out)
+        return self.base(x) + self.alpha / self.rank * F.linear(
+            low, self.lora_B)  # (..., n_out)
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
@@ -74,16 +79,20 @@ class LoRALinear(nn.Module):
 
 # %% ../nbs/35_finetuning.ipynb #2cb45c73
 def train_only(model: nn.Module, *names: str) -> int:
-    """Freeze all parameters but those with one of ``names`` in their dotted name; return how many numbers are trained.
+    """Freeze all parameters but those with one of ``names`` in their dotted name; return
+    how many numbers are trained.
 
     Raises:
         ValueError: when no parameter has one of the names.
     """
     names_of = dict(model.named_parameters())
-    chosen = {wanted: [n for n in names_of if f".{wanted}." in f".{n}."] for wanted in names}
+    chosen = {wanted: [n for n in names_of if f".{wanted}." in f".{n}."]
+              for wanted in names}
     if missing := [wanted for wanted, found in chosen.items() if not found]:
-        parts = sorted({part for n in names_of for part in n.split(".") if not part.isdigit()})
-        raise ValueError(f"no parameter is called {missing[0]!r}; there are {', '.join(parts)}")
+        parts = sorted({part for n in names_of for part in n.split(".")
+                        if not part.isdigit()})
+        raise ValueError(
+            f"no parameter is called {missing[0]!r}; there are {', '.join(parts)}")
     model.requires_grad_(False)
     for name in {n for found in chosen.values() for n in found}:
         names_of[name].requires_grad_(True)
@@ -92,27 +101,34 @@ def train_only(model: nn.Module, *names: str) -> int:
 # %% ../nbs/35_finetuning.ipynb #0ab94406
 def lora_layers(model: nn.Module) -> dict[str, LoRALinear]:
     """Return the adapted layers of a model by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoRALinear)}
+    return {name: module for name, module in model.named_modules()
+            if isinstance(module, LoRALinear)}
 
 
 def target_layers(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
-    """Return the linear layers whose names end in one of ``targets``, as :func:`add_lora` takes them.
+    """Return the linear layers whose names end in one of ``targets``, as :func:`add_lora`
+    takes them.
 
     Raises:
-        ValueError: when a target matches none, or a layer shares its weight with another module.
+        ValueError: when a target matches none, or a layer shares its weight with another
+            module.
     """
     linears = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     found: dict[str, nn.Linear] = {}
     for target in targets:
-        chosen = {name: m for name, m in linears.items() if f".{name}".endswith(f".{target}")}
+        chosen = {name: m for name, m in linears.items()
+                  if f".{name}".endswith(f".{target}")}
         if not chosen:
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
-            raise ValueError(f"no linear layer is called {target!r}; there are {known or 'none'}")
+            raise ValueError(
+                f"no linear layer is called {target!r}; there are {known or 'none'}")
         found |= chosen
     for name, layer in found.items():
         for other, module in model.named_modules():
             if module is not layer and getattr(module, "weight", None) is layer.weight:
-                raise ValueError(f"{name} shares its weight with {other}, which a merged adapter would change, too")
+                raise ValueError(
+                    f"{name} shares its weight with {other}, which a merged adapter would "
+                    f"change, too")
     return found
 
 
@@ -123,17 +139,22 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
 
 # %% ../nbs/35_finetuning.ipynb #145f1650
 def add_lora(
-    model: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ("c_attn",),
+    model: nn.Module, *, rank: int = 8, alpha: float = 16.0,
+    targets: Sequence[str] = ("c_attn",),
     train: Sequence[str] = (),
 ) -> nn.Module:  # fmt: skip
-    """Give linear layers of a model an adapter, in place, and freeze everything else. Make the optimizer afterwards.
+    """Give linear layers of a model an adapter, in place, and freeze everything else. Make
+    the optimizer afterwards.
 
     Args:
-        targets: the ends of the layers' names, cut at dots, such as ``"c_attn"`` or ``"mlp.c_proj"``.
-        train: names of modules or parameters that are trained in full beside the adapters, such as ``"score"``.
+        targets: the ends of the layers' names, cut at dots, such as ``"c_attn"`` or
+            ``"mlp.c_proj"``.
+        train: names of modules or parameters that are trained in full beside the adapters,
+            such as ``"score"``.
 
     Raises:
-        ValueError: when a name matches nothing, the rank does not fit, a weight is shared, or there are adapters.
+        ValueError: when a name matches nothing, the rank does not fit, a weight is shared,
+            or there are adapters.
 
     Source: Hu et al. (2021), sections 4.1 and 4.2.
     """
@@ -141,7 +162,8 @@ def add_lora(
         raise ValueError(f"targets is a sequence of names, not {targets!r}")
     if there := lora_layers(model):
         raise ValueError(f"{len(there)} layers have adapters already; merge them first")
-    layers = {name: LoRALinear(m, rank=rank, alpha=alpha) for name, m in target_layers(model, targets).items()}
+    layers = {name: LoRALinear(m, rank=rank, alpha=alpha)
+              for name, m in target_layers(model, targets).items()}
     train_only(model, *train)  # refuses before anything is replaced
     for name, layer in layers.items():
         replace_module(model, name, layer)
@@ -150,7 +172,8 @@ def add_lora(
 
 
 def merge_lora(model: nn.Module) -> nn.Module:
-    """Fold all adapters into their layers, in place: the plain model again, with every parameter trainable.
+    """Fold all adapters into their layers, in place: the plain model again, with every
+    parameter trainable.
 
     Raises:
         ValueError: when there are no adapters, as after a first merge.
@@ -158,14 +181,16 @@ def merge_lora(model: nn.Module) -> nn.Module:
     Source: Hu et al. (2021), section 4.1, on the latency at inference.
     """
     if not (layers := lora_layers(model)):
-        raise ValueError("there are no adapters to merge: none were added, or they were merged before")
+        raise ValueError(
+            "there are no adapters to merge: none were added, or they were merged before")
     for name, layer in layers.items():
         replace_module(model, name, layer.merge())
     return model.requires_grad_(True)
 
 # %% ../nbs/35_finetuning.ipynb #fca79432
 def save_adapters(model: nn.Module, path: str | PathLike) -> None:
-    """Write the trained parameters of a model with adapters, and nothing else, as safetensors.
+    """Write the trained parameters of a model with adapters, and nothing else, as
+    safetensors.
 
     Raises:
         ValueError: when the model has no adapters.
@@ -174,7 +199,8 @@ def save_adapters(model: nn.Module, path: str | PathLike) -> None:
         raise ValueError("the model has no adapters to save; a merged model is saved whole")
     one = next(iter(layers.values()))
     about = {"rank": one.rank, "alpha": one.alpha, "targets": list(layers)}
-    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if p.requires_grad}
+    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()
+               if p.requires_grad}
     save_file(tensors, path, metadata={"format": "pt", "lora": json.dumps(about)})
 
 
@@ -183,7 +209,8 @@ def load_adapters(model: nn.Module, path: str | PathLike) -> nn.Module:
     """Add to a base model what :func:`save_adapters` wrote, in place.
 
     Raises:
-        ValueError: when the file holds no adapters, or they do not fit; the model's numbers are unchanged then.
+        ValueError: when the file holds no adapters, or they do not fit; the model's numbers
+            are unchanged then.
     """
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {}).get("lora", "null"))
@@ -194,10 +221,12 @@ def load_adapters(model: nn.Module, path: str | PathLike) -> nn.Module:
     add_lora(model, **about, train=beside)
     mine = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for name in mine.keys() | tensors.keys():
-        there, here = (tuple(x[name].shape) if name in x else "nothing" for x in (tensors, mine))
+        there, here = (tuple(x[name].shape) if name in x else "nothing"
+                       for x in (tensors, mine))
         if there != here:
             merge_lora(model)  # they are zero still
-            raise ValueError(f"{path} does not fit: {name} is {there} there and {here} here")
+            raise ValueError(
+                f"{path} does not fit: {name} is {there} there and {here} here")
     for name, p in mine.items():
         p.copy_(tensors[name])
     return model
@@ -206,7 +235,8 @@ def load_adapters(model: nn.Module, path: str | PathLike) -> nn.Module:
 PAD = -1  # in a row of tokens; no token has this number
 
 
-def pad_rows(rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = "right") -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], *,
+             side: Literal["left", "right"] = "right") -> Tensor:
     """Make one batch of rows of unequal lengths, filled up with ``PAD``.
 
     Shapes:
@@ -217,7 +247,8 @@ def pad_rows(rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = 
     """
     lengths = [len(row) for row in rows]
     if not lengths or 0 in lengths:
-        where = f"row {lengths.index(0)} of {len(lengths)} is empty" if lengths else "there are none"
+        where = (f"row {lengths.index(0)} of {len(lengths)} is empty" if lengths
+                 else "there are none")
         raise ValueError(f"every row needs at least one token: {where}")
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
@@ -238,13 +269,16 @@ def last_real(mask: Tensor) -> Tensor:
         ValueError: naming the rows that have none.
     """
     if not bool((has := mask.any(1)).all()):
-        raise ValueError(f"no real token in the rows {(~has).nonzero().flatten().tolist()} of {len(mask)}")
+        raise ValueError(
+            f"no real token in the rows {(~has).nonzero().flatten().tolist()} of "
+            f"{len(mask)}")
     columns = torch.arange(mask.size(1), device=mask.device)
     return torch.where(mask, columns, 0).amax(1)  # (B, T) -> (B,)
 
 # %% ../nbs/35_finetuning.ipynb #0c1b34a4
 class GPTClassifier(nn.Module):
-    """A GPT with a matrix on its last real token's vector, which gives one logit for each class.
+    """A GPT with a matrix on its last real token's vector, which gives one logit for each
+    class.
 
     Args:
         gpt: the model; it is used, not copied.
@@ -256,9 +290,11 @@ class GPTClassifier(nn.Module):
         returns logits (B, K), and the mean loss in nats or None
 
     Raises:
-        ValueError: when there are fewer than 2 classes, a row has no real token, or a label is no class.
+        ValueError: when there are fewer than 2 classes, a row has no real token, or a label
+            is no class.
 
-    Source: Radford et al. (2018), section 3.2; the last real token as in Hugging Face's GPT2ForSequenceClassification.
+    Source: Radford et al. (2018), section 3.2; the last real token as in Hugging Face's
+    GPT2ForSequenceClassification.
     """
 
     def __init__(self, gpt: GPT, n_classes: int) -> None:
@@ -268,7 +304,8 @@ class GPTClassifier(nn.Module):
         self.gpt, self.config, self.n_classes = gpt, gpt.config, n_classes
         table: Any = gpt.transformer.wte
         weight: Tensor = table.weight
-        self.score = nn.Linear(weight.size(1), n_classes, bias=False, device=weight.device, dtype=weight.dtype)
+        self.score = nn.Linear(weight.size(1), n_classes, bias=False, device=weight.device,
+                               dtype=weight.dtype)
         nn.init.normal_(self.score.weight, std=0.02)
 
     def features(self, idx: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -277,7 +314,8 @@ class GPTClassifier(nn.Module):
         x = self.gpt.hidden(idx.clamp(min=0), mask=mask)  # (B, T, C)
         return x[torch.arange(len(x), device=x.device), last_real(mask)]  # (B, C)
 
-    def forward(self, idx: Tensor, labels: Tensor | None = None, *, mask: Tensor | None = None):
+    def forward(self, idx: Tensor, labels: Tensor | None = None, *,
+                mask: Tensor | None = None):
         logits = self.score(self.features(idx, mask=mask))  # (B, K)
         if labels is None:
             return logits, None
@@ -287,34 +325,45 @@ class GPTClassifier(nn.Module):
     def check(self, labels: Tensor, n_rows: int) -> None:
         """Refuse labels that are no classes."""
         if labels.shape != (n_rows,):
-            raise ValueError(f"{n_rows} rows need labels of shape ({n_rows},), not {tuple(labels.shape)}")
+            raise ValueError(
+                f"{n_rows} rows need labels of shape ({n_rows},), not "
+                f"{tuple(labels.shape)}")
         wrong = ((labels < 0) | (labels >= self.n_classes)) & (labels != -100)
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0])
             given = f"row {row} has the label {int(labels[row])}"
-            raise ValueError(f"{given}; the {self.n_classes} classes are 0 to {self.n_classes - 1}")
+            raise ValueError(
+                f"{given}; the {self.n_classes} classes are 0 to {self.n_classes - 1}")
 
 # %% ../nbs/35_finetuning.ipynb #e41917b9
 class ExampleLoader:
-    """Deal examples in batches, in an order drawn anew each epoch from the seed and the epoch alone.
+    """Deal examples in batches, in an order drawn anew each epoch from the seed and the
+    epoch alone.
 
     Examples that do not fill the last batch of an epoch are dropped from it.
 
     Shapes:
-        each batch: tokens (B, T) int64, ``PAD`` where a row is filled up, and labels (B,) int64
+        each batch: tokens (B, T) int64, ``PAD`` where a row is filled up, and labels (B,)
+            int64
 
     Raises:
-        ValueError: when there is not one label for each row, a row is empty, or they do not fill a batch.
+        ValueError: when there is not one label for each row, a row is empty, or they do not
+            fill a batch.
     """
 
     def __init__(
-        self, rows: Sequence[Sequence[int]], labels: Sequence[int], batch_size: int, *, seed: int = 0,
+        self, rows: Sequence[Sequence[int]], labels: Sequence[int], batch_size: int, *,
+        seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
         if len(rows) != len(labels) or not 1 <= batch_size <= len(rows):
-            raise ValueError(f"{len(rows)} rows and {len(labels)} labels do not fill batches of {batch_size}")
+            raise ValueError(
+                f"{len(rows)} rows and {len(labels)} labels do not fill batches of "
+                f"{batch_size}")
         if empty := [i for i, row in enumerate(rows) if not len(row)]:
-            raise ValueError(f"every row needs at least one token: row {empty[0]} of {len(rows)} is empty")
+            raise ValueError(
+                f"every row needs at least one token: row {empty[0]} of {len(rows)} "
+                f"is empty")
         self.rows, self.labels, self.device = list(rows), torch.as_tensor(labels), device
         self.batch_size, self.seed, self.epoch, self.step = batch_size, seed, 0, 0
 
@@ -328,22 +377,28 @@ class ExampleLoader:
         order = epoch_order(len(self.rows), seed=self.seed, epoch=self.epoch)
         chosen = order[self.step * self.batch_size :][: self.batch_size].tolist()  # (B,)
         self.step += 1
-        return pad_rows([self.rows[i] for i in chosen]).to(self.device), self.labels[chosen].to(self.device)
+        return (pad_rows([self.rows[i] for i in chosen]).to(self.device),
+                self.labels[chosen].to(self.device))
 
     def state_dict(self) -> dict[str, int]:
         """Return the settings and the progress as plain integers."""
-        sizes = {"n_examples": len(self.rows), "batch_size": self.batch_size, "seed": self.seed}
+        sizes = {"n_examples": len(self.rows), "batch_size": self.batch_size,
+                 "seed": self.seed}
         return sizes | {"epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where the loader that saved ``state`` stopped; refuse one with other settings."""
+        """Go on where the loader that saved ``state`` stopped; refuse one with other
+        settings.
+        """
         here = self.state_dict()
-        if differ := [f"{k}: saved {state.get(k)}, here {here[k]}" for k in list(here)[:3] if state.get(k) != here[k]]:
+        if differ := [f"{k}: saved {state.get(k)}, here {here[k]}" for k in list(here)[:3]
+                      if state.get(k) != here[k]]:
             raise ValueError(f"this ExampleLoader has other settings ({', '.join(differ)})")
         self.epoch, self.step = state["epoch"], state["step"]
 
 # %% ../nbs/35_finetuning.ipynb #ff2343f3
-def class_logits(model: GPTClassifier, rows: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
+def class_logits(model: GPTClassifier, rows: Sequence[Sequence[int]], *,
+                 batch_size: int = 64) -> Tensor:
     """Return the logits of every row, without dropout, in batches of rows alike in length.
 
     Shapes:
@@ -355,6 +410,8 @@ def class_logits(model: GPTClassifier, rows: Sequence[Sequence[int]], *, batch_s
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     with evaluating(model) as device:
         starts = range(0, max(1, len(rows)), batch_size)
-        batches = [pad_rows([rows[i] for i in order[start : start + batch_size]]) for start in starts]
-        logits = torch.cat([model(batch.to(device))[0].cpu() for batch in batches])  # (N, K)
+        batches = [pad_rows([rows[i] for i in order[start : start + batch_size]])
+                   for start in starts]
+        logits = torch.cat([model(batch.to(device))[0].cpu()
+                            for batch in batches])  # (N, K)
     return torch.empty_like(logits).index_copy_(0, torch.tensor(order), logits)

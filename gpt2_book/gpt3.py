@@ -64,24 +64,28 @@ SIZES = {
 class GPT3Config(GPTConfig):
     """The shape of a GPT-3: that of a GPT-2, and how far every second layer looks back."""
 
-    band: int | None = None  # tokens that the second, fourth, ... layer sees; all where it is not set
+    # tokens that the second, fourth, ... layer sees; all where it is not set
+    band: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
         if self.band is not None and (not isinstance(self.band, int) or self.band < 1):
-            raise ValueError(f"band must be None or a whole number of at least 1, not {self.band!r}")
+            raise ValueError(
+                f"band must be None or a whole number of at least 1, not {self.band!r}")
 
     @property
     def bands(self) -> tuple[int | None, ...]:
-        """How many tokens each layer sees, None for all. Dense and banded layers take turns, a dense one first."""
+        """How many tokens each layer sees, None for all. Dense and banded layers take
+        turns, a dense one first.
+        """
         return tuple(self.band if i % 2 else None for i in range(self.n_layer))
 
 # %% ../nbs/43_gpt3.ipynb #c85dc4be
 def config(name: str, *, band: int | None = None, **changes) -> GPT3Config:
     """Return the configuration of one of GPT-3's sizes, with a context of 2048 tokens.
 
-    Two rows of the table do not fit together; there the size of a head is kept, and the width or the number of heads
-    made to fit.
+    Two rows of the table do not fit together; there the size of a head is kept, and the
+    width or the number of heads made to fit.
 
     Args:
         band: how many tokens every second layer sees. The paper does not give the number.
@@ -101,9 +105,11 @@ def config(name: str, *, band: int | None = None, **changes) -> GPT3Config:
 
 # %% ../nbs/43_gpt3.ipynb #ba8c7051
 def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, int]:
-    """Count the operations of a forward pass by part, as :func:`gpt2_book.model.forward_flops` does, with the bands.
+    """Count the operations of a forward pass by part, as
+    :func:`gpt2_book.model.forward_flops` does, with the bands.
 
-    A layer with a band compares each token with two bands of keys, since it works in blocks.
+    A layer with a band compares each token with two bands of keys, since it works in
+    blocks.
     """
     T = n_tokens or config.block_size
     widths = [min(T, band or T) for band in config.bands]
@@ -112,9 +118,11 @@ def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, 
 
 # %% ../nbs/43_gpt3.ipynb #b7fd7a7c
 def band_mask(
-    T: int, S: int | None = None, *, band: int, real: Tensor | None = None, device: torch.device | str | None = None
+    T: int, S: int | None = None, *, band: int, real: Tensor | None = None,
+    device: torch.device | str | None = None
 ) -> Tensor:
-    """:func:`gpt2_book.attention.causal_mask` for queries that look back over ``band`` keys, their own included.
+    """:func:`gpt2_book.attention.causal_mask` for queries that look back over ``band``
+    keys, their own included.
 
     Shapes:
         real: (B, S), False where a row is padded
@@ -128,14 +136,17 @@ def band_mask(
     if band < 1:
         raise ValueError(f"band must be at least 1, a query's own key, not {band}")
     past = causal_mask(T, S, real=real, device=device)
-    near = causal_mask(T, S, device=past.device).triu((T if S is None else S) - T - band + 1)  # (T, S)
-    return past & near
+    first = (T if S is None else S) - T - band + 1
+    return past & causal_mask(T, S, device=past.device).triu(first)
 
 # %% ../nbs/43_gpt3.ipynb #1a50c55a
-def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int, dropout_p: float = 0.0) -> Tensor:
-    """Causal attention to the nearest ``band`` keys, a query's own included, at a cost that is linear in T.
+def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int,
+                   dropout_p: float = 0.0) -> Tensor:
+    """Causal attention to the nearest ``band`` keys, a query's own included, at a cost that
+    is linear in T.
 
-    The queries are the last T of the S positions. Blocks are only used where T = S, as in training.
+    The queries are the last T of the S positions. Blocks are only used where T = S, as in
+    training.
 
     Shapes:
         q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
@@ -145,58 +156,74 @@ def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int, dropout_p: flo
     """
     (B, H, T, D), S, attend = q.shape, k.size(2), F.scaled_dot_product_attention
     if T < S or S <= band:
-        mask = None if S <= band and T in (1, S) else band_mask(T, S, band=band, device=q.device)  # (T, S)
-        return attend(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and T == S)
-    w, n = band, -(-T // band) - 1  # n blocks come after the first, which has none before it
-    y = attend(q[:, :, :w], k[:, :, :w], v[:, :, :w], attn_mask=None, dropout_p=dropout_p, is_causal=True)
+        mask = None if S <= band and T in (1,
+                                           S) else band_mask(
+                                               T, S, band=band, device=q.device)  # (T, S)
+        return attend(q, k, v, attn_mask=mask, dropout_p=dropout_p,
+                      is_causal=mask is None and T == S)
+    # n blocks come after the first, which has none before it
+    w, n = band, -(-T // band) - 1
+    y = attend(q[:, :, :w], k[:, :, :w], v[:, :, :w], attn_mask=None, dropout_p=dropout_p,
+               is_causal=True)
     fill = (0, 0, 0, (n + 1) * w - T)  # zeros that no real token sees, up to a full block
     q = F.pad(q[:, :, w:], fill).reshape(B, H * n, w, D)
-    k, v = (F.pad(z, fill).unfold(2, 2 * w, w).mT.reshape(B, H * n, 2 * w, D) for z in (k, v))
+    k, v = (F.pad(z, fill).unfold(2, 2 * w, w).mT.reshape(B, H * n, 2 * w, D)
+            for z in (k, v))
     mask = band_mask(w, 2 * w, band=w, device=q.device)  # (w, 2w), the same for all blocks
-    rest = attend(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=False)  # (B, Hn, w, D)
+    rest = attend(q, k, v, attn_mask=mask, dropout_p=dropout_p,
+                  is_causal=False)  # (B, Hn, w, D)
     return torch.cat([y, rest.reshape(B, H, n * w, D)], dim=2)[:, :, :T]  # (B, H, T, D)
 
 # %% ../nbs/43_gpt3.ipynb #a7412ac4
 class BandKernel:
-    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over ``band`` keys, or obeys
-    a mask."""
+    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over
+    ``band`` keys, or obeys a mask."""
 
     def __init__(self, band: int):
         self.band = band
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
         is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
         if attn_mask is None:
             return attend_in_band(q, k, v, band=self.band, dropout_p=dropout_p)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask,
+                                              dropout_p=dropout_p)
 
 
-def within(allowed: Tensor | None, T: int, band: int, cache: KVCache | None = None) -> Tensor | None:
-    """Return the mask for T new tokens in a layer with a band, from that of a layer that sees all.
+def within(allowed: Tensor | None, T: int, band: int,
+           cache: KVCache | None = None) -> Tensor | None:
+    """Return the mask for T new tokens in a layer with a band, from that of a layer that
+    sees all.
 
     Args:
         allowed: as from :func:`gpt2_book.kv_cache.places`, called before.
 
     Shapes:
-        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or None where the kernel knows
+        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or
+            None where the kernel knows
 
     Raises:
         ValueError: when the cache was made for a band of another width.
     """
     start = 0 if cache is None else cache.length - T
-    if cache is not None and (width := getattr(cache, "band", None)) != min(band, cache.size):
+    width = getattr(cache, "band", None)
+    if cache is not None and width != min(band, cache.size):
         raise ValueError(f"the cache is made for a band of {width}, the model has {band}")
     if cache is not None and T == 1:
         held: Tensor = vars(cache.ends)["held"]
-        return None if allowed is None else allowed[..., held.clamp(min=0)] & (held >= 0)  # (..., 1, held)
+        return None if allowed is None else allowed[..., held.clamp(min=0)] & (
+            held >= 0)  # (..., 1, held)
     if allowed is None and start == 0:
         return None
     first = max(0, start - band + 1)
     device = None if allowed is None else allowed.device
     near = band_mask(T, start + T - first, band=band, device=device)
-    return near if allowed is None else allowed[..., first : start + T] & near  # (..., T, S - first)
+    if allowed is not None:
+        near = allowed[..., first : start + T] & near  # (..., T, S - first)
+    return near
 
 # %% ../nbs/43_gpt3.ipynb #461b64d5
 class GPT3(GPT):
@@ -214,25 +241,31 @@ class GPT3(GPT):
             if band is not None:
                 block.attn.attend = BandKernel(band)
 
-    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache | None) -> Tensor:
+    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
+            cache: KVCache | None) -> Tensor:
         parts, band = self.transformer, self.config.band
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
         near = allowed if band is None else within(allowed, idx.size(1), band, cache)
         for i, block in enumerate(parts.h):
-            x = block(x, mask=near if i % 2 else allowed, cache=None if cache is None else cache[i])
+            x = block(x, mask=near if i % 2 else allowed,
+                      cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
-    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
+    def empty_cache(self, batch: int = 1, *, size: int | None = None,
+                    dtype: torch.dtype | None = None) -> KVCache:
         """Make a cache whose banded layers keep no more than their band."""
         c, wpe = self.config, self.transformer.wpe.weight
         if c.band is None:
             return super().empty_cache(batch, size=size, dtype=dtype)
-        how: dict[str, Any] = {"batch": batch, "dtype": dtype or wpe.dtype, "device": wpe.device}
-        return BandedCache(c.bands, c.n_head, c.n_embd // c.n_head, size or c.block_size, **how)
+        how: dict[str, Any] = {"batch": batch, "dtype": dtype or wpe.dtype,
+                               "device": wpe.device}
+        return BandedCache(c.bands, c.n_head, c.n_embd // c.n_head, size or c.block_size,
+                           **how)
 
 # %% ../nbs/43_gpt3.ipynb #626efa6b
 def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, Tensor]:
-    """Return the attention of a block, and the norm before it, as GPT-Neo has them: without scale and biases.
+    """Return the attention of a block, and the norm before it, as GPT-Neo has them: without
+    scale and biases.
 
     Args:
         block: the prefix of the block's names in ``state``, such as ``transformer.h.0.``.
@@ -241,14 +274,18 @@ def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, 
         ValueError: when the queries have a bias and their matrix has no inverse.
     """
     dtype = state[f"{block}ln_1.bias"].dtype
-    state = {name: tensor.cpu().double() for name, tensor in state.items() if name.startswith(block)}
+    state = {name: tensor.cpu().double() for name, tensor in state.items()
+             if name.startswith(block)}
     W, b = (state[f"{block}attn.c_attn.{kind}"].chunk(3) for kind in ("weight", "bias"))
     out, C = state[f"{block}attn.c_proj.weight"], len(b[0])
     delta = torch.zeros_like(b[0])
     if b[0].any():
         delta, failed = torch.linalg.solve_ex(W[0], b[0])
-        if failed or not torch.allclose(W[0] @ delta, b[0], rtol=0, atol=1e-6 * b[0].abs().max().item()):
-            raise ValueError(f"{block}attn: the bias of the queries cannot be moved, their matrix has no inverse")
+        if failed or not torch.allclose(W[0] @ delta, b[0], rtol=0,
+                                        atol=1e-6 * b[0].abs().max().item()):
+            raise ValueError(
+                f"{block}attn: the bias of the queries cannot be moved, their matrix has "
+                f"no inverse")
     scale = (C // n_head) ** -0.5
     new = {f"{p}_proj.weight": w for p, w in zip("qkv", (W[0] * scale, W[1], W[2]))}
     new |= {"out_proj.weight": out}
@@ -266,18 +303,24 @@ def to_gpt_neo(model: GPT3) -> tuple[dict, dict[str, Tensor]]:
     """
     c, state = model.config, dict(model.state_dict())
     if not c.bias:
-        raise ValueError("bias=False cannot be written: GPT-Neo has biases in its norms and its feed-forward networks")
+        raise ValueError(
+            "bias=False cannot be written: GPT-Neo has biases in its norms and its "
+            "feed-forward networks")
     for i in range(c.n_layer):
         folded = fold_biases(state, f"transformer.h.{i}.", c.n_head)
-        state = {name: tensor for name, tensor in state.items() if f".h.{i}.attn." not in name} | folded
+        state = {name: tensor for name, tensor in state.items()
+                 if f".h.{i}.attn." not in name} | folded
     if c.tie_weights:
         del state["lm_head.weight"]
     ends = 50256 if c.vocab_size > 50256 else None
     return {
-        "architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo", "vocab_size": c.vocab_size,
-        "max_position_embeddings": c.block_size, "hidden_size": c.n_embd, "num_layers": c.n_layer,
+        "architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo",
+        "vocab_size": c.vocab_size,
+        "max_position_embeddings": c.block_size, "hidden_size": c.n_embd,
+        "num_layers": c.n_layer,
         "num_heads": c.n_head, "intermediate_size": None, "activation_function": "gelu_new",
-        "attention_types": [[["global" if band is None else "local"], 1] for band in c.bands],
+        "attention_types": [[["global" if band is None else "local"], 1]
+                            for band in c.bands],
         "window_size": c.band or c.block_size, "layer_norm_epsilon": c.layer_norm_epsilon,
         "tie_word_embeddings": c.tie_weights, "bos_token_id": ends, "eos_token_id": ends,
         **dict.fromkeys(("attention_dropout", "embed_dropout", "resid_dropout"), c.dropout),
@@ -285,15 +328,20 @@ def to_gpt_neo(model: GPT3) -> tuple[dict, dict[str, Tensor]]:
 
 
 def save_gpt_neo(model: GPT3, folder: str | os.PathLike) -> None:
-    """Write what Hugging Face's ``GPTNeoForCausalLM`` loads: ``config.json`` and ``model.safetensors``."""
+    """Write what Hugging Face's ``GPTNeoForCausalLM`` loads: ``config.json`` and
+    ``model.safetensors``.
+    """
     hub, state = to_gpt_neo(model)
     with all_or_nothing(Path(folder)) as inside:
-        (inside / "config.json").write_text(json.dumps(hub, indent=2) + "\n", encoding="utf8")
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        (inside / "config.json").write_text(json.dumps(hub, indent=2) + "\n",
+                                            encoding="utf8")
+        tensors = {name: tensor.detach().cpu().contiguous()
+                   for name, tensor in state.items()}
         write_tensors(inside / "model.safetensors", tensors)
 
 # %% ../nbs/43_gpt3.ipynb #19b5f50b
-NEO_NEEDED = ("attention_types", "num_layers", "hidden_size", "num_heads", "max_position_embeddings", "vocab_size")
+NEO_NEEDED = ("attention_types", "num_layers", "hidden_size", "num_heads",
+              "max_position_embeddings", "vocab_size")
 
 
 def neo_fields(hub: dict) -> dict:
@@ -302,35 +350,41 @@ def neo_fields(hub: dict) -> dict:
     Raises:
         ValueError: when the configuration asks for what is not implemented.
     """
-    if hub.get("model_type") != "gpt_neo":
-        raise ValueError(f"config.json has model_type = {hub.get('model_type')!r}, not 'gpt_neo'")
+    if (kind := hub.get("model_type")) != "gpt_neo":
+        raise ValueError(f"config.json has model_type = {kind!r}, not 'gpt_neo'")
     if missing := [field for field in NEO_NEEDED if field not in hub]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     kinds = [kind for pattern, times in hub["attention_types"] for kind in pattern * times]
     in_turn = ["local" if i % 2 else "global" for i in range(hub["num_layers"])]
+    gelus = ("gelu_new", "gelu_pytorch_tanh")
     checks = {
-        "activation_function": hub.get("activation_function", "gelu_new") in ("gelu_new", "gelu_pytorch_tanh"),
+        "activation_function": hub.get("activation_function", "gelu_new") in gelus,
         "intermediate_size": hub.get("intermediate_size") in (None, 4 * hub["hidden_size"]),
         "attention_types": kinds in (in_turn, ["global"] * hub["num_layers"]),
     }
-    if wrong := [f"{field} = {hub.get(field)!r}" for field, right in checks.items() if not right]:
-        raise ValueError(f"config.json asks for what this model does not implement: {'; '.join(wrong)}")
+    wrong = [f"{name} = {hub.get(name)!r}" for name, right in checks.items() if not right]
+    if wrong:
+        raise ValueError(
+            f"config.json asks for what this model does not implement: {'; '.join(wrong)}")
     return {
-        "block_size": hub["max_position_embeddings"], "vocab_size": hub["vocab_size"], "n_layer": hub["num_layers"],
-        "n_head": hub["num_heads"], "n_embd": hub["hidden_size"],
+        "block_size": hub["max_position_embeddings"], "vocab_size": hub["vocab_size"],
+        "n_layer": hub["num_layers"], "n_head": hub["num_heads"],
+        "n_embd": hub["hidden_size"],
         "layer_norm_epsilon": hub.get("layer_norm_epsilon", 1e-5),
-        "dropout": hub.get("resid_dropout", 0.0), "tie_weights": hub.get("tie_word_embeddings", True),
+        "dropout": hub.get("resid_dropout", 0.0),
+        "tie_weights": hub.get("tie_word_embeddings", True),
         "band": hub.get("window_size", 256) if "local" in kinds else None,
     }  # fmt: skip
 
-
-def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype: torch.dtype = torch.float32) -> GPT3:
+# %% ../nbs/43_gpt3.ipynb #539015af
+def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None,
+                 dtype: torch.dtype = torch.float32) -> GPT3:
     """Load a GPT-Neo from a folder or the hub, in eval mode.
 
     Raises:
         FileNotFoundError: when there is no such model.
-        ValueError: when it is a model of another family, has layers that do not alternate, or a tensor is missing or
-            of a wrong shape.
+        ValueError: when it is a model of another family, has layers that do not alternate,
+            or a tensor is missing or of a wrong shape.
     """
     files = ModelFiles(name, revision=revision)
     path = files.first("config.json")
@@ -339,17 +393,22 @@ def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None, dtype:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     c = GPT3Config(**neo_fields(hub))
-    theirs = {key: tensor for file in weight_files(files) for key, tensor in load_file(file).items()}
+    theirs = {key: tensor for file in weight_files(files)
+              for key, tensor in load_file(file).items()}
     model = GPT3(c).to(dtype)
     try:
-        model.load_state_dict({ours: neo_tensor(ours, theirs, c) for ours in model.state_dict()})
+        model.load_state_dict({ours: neo_tensor(ours, theirs, c)
+                               for ours in model.state_dict()})
     except (KeyError, RuntimeError) as error:
-        raise ValueError(f"the weights of {name} do not fit its configuration: {error}") from error
+        raise ValueError(
+            f"the weights of {name} do not fit its configuration: {error}") from error
     return model.eval()
 
 # %% ../nbs/43_gpt3.ipynb #be41430c
 def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPT3Config) -> Tensor:
-    """Return the tensor that goes by ``ours`` in our state dict, made of those of a GPT-Neo."""
+    """Return the tensor that goes by ``ours`` in our state dict, made of those of a
+    GPT-Neo.
+    """
     if ".attn." not in ours:
         tied = ours == "lm_head.weight" and config.tie_weights
         return theirs["transformer.wte.weight" if tied else ours]
@@ -363,7 +422,9 @@ def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPT3Config) -> Tens
 
 # %% ../nbs/43_gpt3.ipynb #f6befe5f
 class BandedEnds(Ends):
-    """What the layers of a cache with bands share: where the new tokens go in a ring, and which ones it holds."""
+    """What the layers of a cache with bands share: where the new tokens go in a ring, and
+    which ones it holds.
+    """
 
     slots: Tensor  # the places of the new tokens, (band,) at most
     past: Tensor  # of those before them, in order, (band - 1,) at most
@@ -371,7 +432,8 @@ class BandedEnds(Ends):
 
 
 class Ring(LayerCache):
-    """The keys and values of a layer that looks back over a band: each new token takes the place of the oldest.
+    """The keys and values of a layer that looks back over a band: each new token takes the
+    place of the oldest.
 
     What has left the band is gone, so a ring cannot be set back to an earlier length.
 
@@ -384,7 +446,8 @@ class Ring(LayerCache):
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (B, H, T, D); return those that some of them may see.
 
-        One token gets those in the ring, in the order of its places. Several get the past, then themselves.
+        One token gets those in the ring, in the order of its places. Several get the past,
+        then themselves.
         """
         return self.turn(self.keys, k), self.turn(self.values, v)
 
@@ -392,33 +455,40 @@ class Ring(LayerCache):
         ends, new, T = self.ends, new.to(kept.dtype), new.size(2)
         past = None if T == 1 else kept[:, :, ends.past]  # (B, H, band - 1, D) at most
         kept.index_copy_(2, ends.slots, new[:, :, T - ends.slots.size(0) :])
-        return kept[:, :, : ends.held.size(0)] if past is None else torch.cat([past, new], dim=2)
+        return (kept[:, :, : ends.held.size(0)] if past is None
+                else torch.cat([past, new], dim=2))
 
 # %% ../nbs/43_gpt3.ipynb #33d59e66
 class BandedCache(KVCache):
-    """A :class:`gpt2_book.kv_cache.KVCache` whose banded layers keep their band and nothing else, see :class:`Ring`.
+    """A :class:`gpt2_book.kv_cache.KVCache` whose banded layers keep their band and nothing
+    else, see :class:`Ring`.
 
     Args:
-        bands: for each layer how many tokens it looks back over, None for all, as in :attr:`GPT3Config.bands`.
+        bands: for each layer how many tokens it looks back over, None for all, as in
+            :attr:`GPT3Config.bands`.
 
     Shapes:
-        each layer's keys and values: (batch, n_head, size, head_size), or with a band (batch, n_head, band, head_size)
+        each layer's keys and values: (batch, n_head, size, head_size), or with a band
+            (batch, n_head, band, head_size)
     """
 
     ends: BandedEnds
 
     def __init__(
-        self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *, batch: int = 1, **how: Any
+        self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *,
+        batch: int = 1, **how: Any
     ):
         widths = {min(band, size) for band in bands if band is not None}
         if len(widths) != 1:
-            raise ValueError(f"need one width for the bands of {len(bands)} layers, not {list(bands)}")
+            raise ValueError(
+                f"need one width for the bands of {len(bands)} layers, not {list(bands)}")
         self.band = widths.pop()
         super().__init__(0, n_head, head_size, size, batch=batch, **how)
         self.ends = BandedEnds()
         self.layers = [
             (LayerCache if band is None else Ring)(
-                self.ends, (batch, n_head, size if band is None else self.band, head_size), **how
+                self.ends, (batch, n_head, size if band is None else self.band, head_size),
+                **how
             )
             for band in bands
         ]
@@ -438,15 +508,21 @@ class BandedCache(KVCache):
         self.ends.held = self.length - 1 - behind  # below 0 where there is none
 
 # %% ../nbs/43_gpt3.ipynb #fb0fe171
-def plan(name: str, seen: int, *, ramp: int = 4_000_000_000, multiple: int = 2048) -> tuple[int, float]:
-    """Return the tokens of the next batch and its learning rate, after ``seen`` tokens, for one of GPT-3's sizes.
+def plan(name: str, seen: int, *, ramp: int = 4_000_000_000,
+         multiple: int = 2048) -> tuple[int, float]:
+    """Return the tokens of the next batch and its learning rate, after ``seen`` tokens, for
+    one of GPT-3's sizes.
 
     Args:
-        ramp: the tokens over which the batch grows; the paper says 4 to 12 billion, depending on the size.
-        multiple: the batch is rounded down to a multiple of this, by default to whole sequences.
+        ramp: the tokens over which the batch grows; the paper says 4 to 12 billion,
+            depending on the size.
+        multiple: the batch is rounded down to a multiple of this, by default to whole
+            sequences.
 
     Source: Brown et al. (2020), appendix B and table 2.1.
     """
     size = SIZES[name]
-    tokens = batch_size_ramp(seen, full=int(size.batch), ramp=ramp, start=32_768, multiple=multiple)
-    return tokens, warmup_cosine(seen + tokens, peak=size.learning_rate, warmup=375e6, end=260e9)
+    tokens = batch_size_ramp(seen, full=int(size.batch), ramp=ramp, start=32_768,
+                             multiple=multiple)
+    return tokens, warmup_cosine(seen + tokens, peak=size.learning_rate, warmup=375e6,
+                                 end=260e9)

@@ -24,7 +24,9 @@ __all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'places', 'out_of_training'
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
 class Ends:
-    """What the layers of a cache share: where the new tokens go, and how much of the memory is shown."""
+    """What the layers of a cache share: where the new tokens go, and how much of the memory
+    is shown.
+    """
 
     position: Tensor  # (T,), the places of the new tokens
     visible: int  # so many places are shown
@@ -38,17 +40,21 @@ class LayerCache:
     """
 
     def __init__(self, ends: Ends, shape: tuple[int, ...], **how: Any):
-        self.ends, self.keys, self.values = ends, torch.zeros(shape, **how), torch.zeros(shape, **how)
+        self.ends, self.keys, self.values = (ends, torch.zeros(shape, **how),
+                                             torch.zeros(shape, **how))
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values, (B, H, T, D); return all that are visible, (B, H, S, D)."""
+        """Store new keys and values, (B, H, T, D); return all that are visible, (B, H, S,
+        D).
+        """
         for kept, new in ((self.keys, k), (self.values, v)):
             kept.index_copy_(2, self.ends.position, new.to(kept.dtype))
         return self.keys[:, :, : self.ends.visible], self.values[:, :, : self.ends.visible]
 
 # %% ../nbs/23_kv_cache.ipynb #691a1a64
 class KVCache:
-    """Keys and values of all layers for the tokens read so far; ``cache[i]`` is what layer ``i`` appends to.
+    """Keys and values of all layers for the tokens read so far; ``cache[i]`` is what layer
+    ``i`` appends to.
 
     Args:
         size: the most tokens that fit.
@@ -65,7 +71,8 @@ class KVCache:
         self, n_layer: int, n_head: int, head_size: int, size: int, *, batch: int = 1,
         dtype: torch.dtype = torch.float32, device: torch.device | str | None = None,
     ):  # fmt: skip
-        self.size, self.batch, self.device, self.length, self.ends = size, batch, device, 0, Ends()
+        self.size, self.batch, self.device, self.length, self.ends = (
+            size, batch, device, 0, Ends())
         shape, how = (batch, n_head, size, head_size), {"dtype": dtype, "device": device}
         self.layers = [LayerCache(self.ends, shape, **how) for _ in range(n_layer)]
         self.reset()
@@ -81,13 +88,17 @@ class KVCache:
         """
         start, end = self.length, self.length + T
         if end > self.size:
-            raise ValueError(f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
-        self.length, self.ends.position = end, torch.arange(start, end, device=self.device)  # (T,)
+            raise ValueError(
+                f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
+        self.length, self.ends.position = end, torch.arange(
+            start, end, device=self.device)  # (T,)
         self.show(end)
         return start
 
     def show(self, n: int) -> None:
-        """Have each layer return its first ``n`` places; what is empty among them, a mask must hide."""
+        """Have each layer return its first ``n`` places; what is empty among them, a mask
+        must hide.
+        """
         self.ends.visible = n
 
     def reset(self) -> None:
@@ -96,25 +107,32 @@ class KVCache:
         self.grow(0)
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row ``b`` go on from what row ``rows[b]`` has read, as beam search needs it; ``rows`` is (B,)."""
+        """Let row ``b`` go on from what row ``rows[b]`` has read, as beam search needs it;
+        ``rows`` is (B,).
+        """
         for layer in self.layers:
             for kept in (layer.keys, layer.values):
                 kept[:, :, : self.length] = kept[rows, :, : self.length]
 
 # %% ../nbs/23_kv_cache.ipynb #80472263
-def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
-    """Say where the tokens of ``idx`` stand, and which keys each may see; make room for them in the cache.
+def places(idx: Tensor, mask: Tensor | None = None,
+           cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
+    """Say where the tokens of ``idx`` stand, and which keys each may see; make room for
+    them in the cache.
 
     Args:
-        mask: False (or 0) where a row is padded on the left, over the cache's columns and those of ``idx``.
+        mask: False (or 0) where a row is padded on the left, over the cache's columns and
+            those of ``idx``.
 
     Shapes:
         idx: (B, T); mask: (B, S), boolean or 0 and 1
-        returns positions, (T,) or with a mask (B, T), and what attention takes as its mask: None where the plain
+        returns positions, (T,) or with a mask (B, T), and what attention takes as its mask:
+            None where the plain
         causal one is meant, else (T, S) or (B, 1, T, S)
 
     Raises:
-        ValueError: when the mask is not (B, S) or holds something else, or the cache is too small.
+        ValueError: when the mask is not (B, S) or holds something else, or the cache is too
+            small.
     """
     T, mask = idx.size(1), None if mask is None else as_mask(mask)
     start = 0 if cache is None else cache.grow(T)
@@ -128,7 +146,9 @@ def places(idx: Tensor, mask: Tensor | None = None, cache: KVCache | None = None
 
 # %% ../nbs/23_kv_cache.ipynb #6821dbd7
 class _Changes:
-    """What those who read with one model have changed in it meanwhile, and how it is undone."""
+    """What those who read with one model have changed in it meanwhile, and how it is
+    undone.
+    """
 
     def __init__(self) -> None:
         self.lock, self.callers = threading.Lock(), 0
@@ -156,7 +176,8 @@ def reading(
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
-        change: changes a module and yields what undoes it; nothing where it is changed already.
+        change: changes a module and yields what undoes it; nothing where it is changed
+            already.
     """
     shared = _all_changes().setdefault(model, _Changes())
     with shared.lock:
@@ -178,7 +199,9 @@ SMALL = 2**25  # multiplications for which one thread is enough
 
 @contextmanager
 def few_threads(work: int, device: torch.device) -> Iterator[None]:
-    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it is as many as before."""
+    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it
+    is as many as before.
+    """
     before = torch.get_num_threads()
     if work >= SMALL or device.type != "cpu" or before == 1:
         yield
@@ -191,7 +214,8 @@ def few_threads(work: int, device: torch.device) -> Iterator[None]:
 
 # %% ../nbs/23_kv_cache.ipynb #a3d0a495
 class NextLogits:
-    """The next logits of a model without dropout: what :mod:`gpt2_book.sampling` calls in a loop.
+    """The next logits of a model without dropout: what :mod:`gpt2_book.sampling` calls in a
+    loop.
 
     Shapes:
         idx: (B, T), with a mask (B, T) where rows are padded on the left; returns (B, 1, V)
@@ -199,7 +223,8 @@ class NextLogits:
 
     def __init__(self, model: nn.Module):
         self.model: Any = model
-        self.modules, tensors = list(model.modules()), (*model.parameters(), *model.buffers())
+        self.modules = list(model.modules())
+        tensors = (*model.parameters(), *model.buffers())
         self.numbers, self.device = sum(t.numel() for t in tensors), tensors[0].device
 
     def ready(self) -> AbstractContextManager[None]:
@@ -215,8 +240,9 @@ class NextLogits:
 class CachedLogits(NextLogits):
     """:class:`NextLogits` that reads every token once.
 
-    A call with more columns than the last one reads the new columns only, and takes it that the others are the same.
-    A call with as many or fewer, as from a window that slides, starts over, and so does one with more or fewer rows.
+    A call with more columns than the last one reads the new columns only, and takes it that
+    the others are the same. A call with as many or fewer, as from a window that slides,
+    starts over, and so does one with more or fewer rows.
 
     Args:
         model: a :class:`gpt2_book.model.GPT`.
@@ -247,7 +273,8 @@ class CachedLogits(NextLogits):
     def kept(self, idx: Tensor) -> int:
         """Return how many columns of a text need not be read again."""
         cache = self.cache
-        return 0 if cache is None or cache.batch != len(idx) or idx.size(1) <= cache.length else cache.length
+        return (0 if cache is None or cache.batch != len(idx) or idx.size(1) <= cache.length
+                else cache.length)
 
     def read(self, new: Tensor, mask: Tensor | None) -> Tensor:
         """Read the next tokens, (B, T), and return the logits after the last, (B, 1, V)."""

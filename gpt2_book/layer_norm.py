@@ -32,7 +32,9 @@ class LayerNorm(nn.Module):
     def __init__(self, n_embd: int, *, bias: bool = True, eps: float = 1e-5):
         super().__init__()
         if n_embd < 1 or eps < 0:
-            raise ValueError(f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and eps={eps}")
+            raise ValueError(
+                f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and "
+                f"eps={eps}")
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(n_embd))
         self.bias = nn.Parameter(torch.empty(n_embd)) if bias else None
@@ -54,7 +56,8 @@ class LayerNorm(nn.Module):
 
 # %% ../nbs/12_layer_norm.ipynb #3fa7aaad
 class RMSNorm(nn.Module):
-    """Divide each position by the root mean square of its channels, then scale every channel.
+    """Divide each position by the root mean square of its channels, then scale every
+    channel.
 
     Args:
         n_embd: number of channels, ``C``.
@@ -73,7 +76,9 @@ class RMSNorm(nn.Module):
     def __init__(self, n_embd: int, *, eps: float = 1e-5):
         super().__init__()
         if n_embd < 1 or eps < 0:
-            raise ValueError(f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and eps={eps}")
+            raise ValueError(
+                f"n_embd must be at least 1 and eps at least 0, got n_embd={n_embd} and "
+                f"eps={eps}")
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(n_embd))
         self.reset_parameters()

@@ -55,13 +55,16 @@ class GPTConfig:
         for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"{field} must be a whole number of at least 1, not {value!r}")
         if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd = {self.n_embd} is not divisible by n_head = {self.n_head}")
+            raise ValueError(
+                f"n_embd = {self.n_embd} is not divisible by n_head = {self.n_head}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if self.layer_norm_epsilon <= 0:
-            raise ValueError(f"layer_norm_epsilon must be above 0, not {self.layer_norm_epsilon}")
+            raise ValueError(
+                f"layer_norm_epsilon must be above 0, not {self.layer_norm_epsilon}")
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
 GPT2_SIZES = {
@@ -73,12 +76,17 @@ GPT2_SIZES = {
 
 # %% ../nbs/20_gpt2.ipynb #1d5f94eb
 class Generates:
-    """Text generation for a model that has ``next_logits`` and a ``config`` with a ``block_size``."""
+    """Text generation for a model that has ``next_logits`` and a ``config`` with a
+    ``block_size``.
+    """
 
     config: GPTConfig
 
-    def empty_cache(self, batch: int = 1, *, size: int | None = None, dtype: torch.dtype | None = None) -> KVCache:
-        """Make a cache for so many rows, as long as the context where ``size`` does not say otherwise."""
+    def empty_cache(self, batch: int = 1, *, size: int | None = None,
+                    dtype: torch.dtype | None = None) -> KVCache:
+        """Make a cache for so many rows, as long as the context where ``size`` does not say
+        otherwise.
+        """
         model: Any = self
         c, wpe = self.config, model.transformer.wpe.weight
         shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
@@ -87,60 +95,79 @@ class Generates:
     def reader(self, cache: bool, compile: bool) -> NextLogits:
         """Return what gives :mod:`gpt2_book.sampling` the next logits, without dropout."""
         if compile and not cache:
-            raise ValueError("compile=True needs the cache: what is compiled is the step that reads one token")
+            raise ValueError(
+                "compile=True needs the cache: what is compiled is the step that reads "
+                "one token")
         model: Any = self
         return FastLogits(model, compile=compile) if cache else FastNextLogits(model)
 
     def stream(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        cache: bool = True,
         compile: bool = False, **how: Unpack[sampling.Options],
     ) -> Iterator[Tensor]:  # fmt: skip
-        """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen."""
+        """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen.
+        """
         read, window = self.reader(cache, compile), self.config.block_size
-        return sampling.stream(read, idx, max_new_tokens, mask=mask, block_size=window, **how)
+        return sampling.stream(read, idx, max_new_tokens, mask=mask, block_size=window,
+                               **how)
 
     @overload
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
-        compile: bool = False, return_scores: Literal[False] = False, **how: Unpack[sampling.Options],
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        cache: bool = True,
+        compile: bool = False, return_scores: Literal[False] = False,
+        **how: Unpack[sampling.Options],
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
-        compile: bool = False, return_scores: Literal[True], **how: Unpack[sampling.Options],
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        cache: bool = True,
+        compile: bool = False, return_scores: Literal[True],
+        **how: Unpack[sampling.Options],
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None, cache: bool = True,
+        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        cache: bool = True,
         compile: bool = False, return_scores: bool = False, **how: Unpack[sampling.Options],
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Append tokens to each row, without dropout.
 
         Args:
             mask: False or 0 where a row is padded on the left.
-            cache: keep the keys and values of what was read; without it, every step reads everything again.
-            compile: have the step compiled, which takes half a minute once and pays for long texts and large models.
-            return_scores: return two tensors, the tokens and the logits by which each was chosen.
-            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the other
-                :class:`gpt2_book.sampling.Options`.
+            cache: keep the keys and values of what was read; without it, every step reads
+                everything again.
+            compile: have the step compiled, which takes half a minute once and pays for
+                long texts and large models.
+            return_scores: return two tensors, the tokens and the logits by which each was
+                chosen.
+            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the
+                other :class:`gpt2_book.sampling.Options`.
 
         Shapes:
-            (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens, V)
+            (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens,
+                V)
 
         Raises:
             TypeError: when there is no option of that name.
-            ValueError: when an option, the prompt or the mask cannot be, or the model's logits are no numbers.
+            ValueError: when an option, the prompt or the mask cannot be, or the model's
+                logits are no numbers.
         """
         read, window = self.reader(cache, compile), self.config.block_size
         return sampling.generate(
-            read, idx, max_new_tokens, mask=mask, block_size=window, return_scores=return_scores, **how
+            read, idx, max_new_tokens, mask=mask, block_size=window,
+            return_scores=return_scores, **how
         )
 
     def beam_search(
-        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True, compile: bool = False, **how: Any
+        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True,
+        compile: bool = False, **how: Any
     ) -> Any:
-        """Append the likeliest tokens that a search finds; ``how`` as for :func:`gpt2_book.sampling.beam_search`."""
+        """Append the likeliest tokens that a search finds; ``how`` as for
+        :func:`gpt2_book.sampling.beam_search`.
+        """
         read = self.reader(cache, compile)
         how["block_size"] = self.config.block_size
         how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
@@ -157,59 +184,71 @@ class Saved(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
-                        dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+                        dtype: torch.dtype = torch.float32,
+                        device: torch.device | str = "cpu",
                         mapped: bool = True):  # fmt: skip
-        """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in eval mode.
+        """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in
+        eval mode.
 
         Args:
             revision: a branch, tag or commit of the hub repository.
             dtype: the type of the weights, which are converted one by one as they are read.
-            mapped: leave the weights in their file where type and device allow it. Nothing is copied, and the file
-                may be replaced or deleted while the model lives, but not be written to in place.
+            mapped: leave the weights in their file where type and device allow it. Nothing
+                is copied, and the file may be replaced or deleted while the model lives,
+                but not be written to in place.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
-            ValueError: when a file is damaged, the configuration asks for something that is not
-                implemented, or a tensor is missing, left over or of a wrong shape.
+            ValueError: when a file is damaged, the configuration asks for something that is
+                not implemented, or a tensor is missing, left over or of a wrong shape.
         """
         checkpoint = pretrained.open_checkpoint(name, revision=revision)
         if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
-            raise ValueError(f"{name} is no {cls.__name__}: its config.json has {', '.join(sorted(other))}")
+            raise ValueError(
+                f"{name} is no {cls.__name__}: its config.json has "
+                f"{', '.join(sorted(other))}")
         how: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
         model = checkpoint.load(lambda: cls(cls.config_class(**checkpoint.fields)), **how)
         if model.config.tie_weights:
             tie_weights(model.transformer.wte, model.lm_head)
         return model
 
-    def save_pretrained(self, folder: str | os.PathLike, *, tokenizer: pretrained.Tokenizer | None = None,
-                        max_shard_size: int | str = "5GB", own_format: bool = True) -> None:  # fmt: skip
+    def save_pretrained(self, folder: str | os.PathLike, *,
+                        tokenizer: pretrained.Tokenizer | None = None,
+                        max_shard_size: int | str = "5GB", own_format: bool = True) -> None:
         """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
 
         Files of more than ``max_shard_size`` are split.
 
         Args:
-            own_format: what Hugging Face's GPT-2 cannot express, a model without biases, say, is
-                written so that only :meth:`from_pretrained` loads it, and a warning says so. Otherwise it is refused.
+            own_format: what Hugging Face's GPT-2 cannot express, a model without biases,
+                say, is written so that only :meth:`from_pretrained` loads it, and a warning
+                says so. Otherwise it is refused.
 
         Raises:
             ValueError: when the model cannot be written so.
-            OSError: when the disk is full, for instance; what stood in the folder is left as it was.
+            OSError: when the disk is full, for instance; what stood in the folder is left
+                as it was.
         """
-        how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size, "own_format": own_format}
+        how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size,
+                               "own_format": own_format}
         pretrained.save_checkpoint(folder, self._fields(), self.state_dict(), **how)
 
-    def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None, **how) -> str:
-        """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the commit's address.
+    def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None,
+                    **how) -> str:
+        """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the
+        commit's address.
 
         Args:
-            how: ``private``, ``revision``, ``token``, ``commit_message`` and ``max_shard_size``,
-                as for :func:`gpt2_book.pretrained.push_checkpoint`.
+            how: ``private``, ``revision``, ``token``, ``commit_message`` and
+                ``max_shard_size``, as for :func:`gpt2_book.pretrained.push_checkpoint`.
         """
         how["tokenizer"] = tokenizer
         return pretrained.push_checkpoint(repo_id, self._fields(), self.state_dict(), **how)
 
     def _fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self.config).items() if value is not None}
+        return {name: value for name, value in asdict(self.config).items()
+                if value is not None}
 
 # %% ../nbs/20_gpt2.ipynb #e2ec3268
 class Located(nn.Module):
@@ -230,16 +269,20 @@ class GPT(Generates, Saved, Located):
     """GPT-2: maps tokens to the logits of each next token.
 
     Args:
-        mask: False where a row is padded, on the left; positions count from its first real token.
+        mask: False where a row is padded, on the left; positions count from its first real
+            token.
         cache: a :class:`gpt2_book.kv_cache.KVCache` with what was read before ``idx``.
 
     Shapes:
-        idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not counted
+        idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not
+            counted
         mask (B, S) bool, where S - T is the length of the cache
-        returns logits (B, T, V), and the mean loss in nats or None; where nothing counts, it is 0, with zero gradients
+        returns logits (B, T, V), and the mean loss in nats or None; where nothing counts,
+            it is 0, with zero gradients
 
     Raises:
-        ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another shape.
+        ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another
+            shape.
 
     Source: Radford et al. (2019), section 2.3.
     """
@@ -247,8 +290,10 @@ class GPT(Generates, Saved, Located):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config, C, eps = config, config.n_embd, config.layer_norm_epsilon
-        options: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias, "eps": eps}
-        blocks = (Block(C, config.n_head, norm="pre", **options) for _ in range(config.n_layer))
+        options: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias,
+                                   "eps": eps}
+        blocks = (Block(C, config.n_head, norm="pre", **options)
+                  for _ in range(config.n_layer))
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(config.vocab_size, C),
             "wpe": LearnedPositionalEncoding(config.block_size, C),
@@ -266,20 +311,30 @@ class GPT(Generates, Saved, Located):
         init_gpt2_(self, n_layer=self.config.n_layer)
 
     def extra_repr(self) -> str:
-        return f"block_size={self.config.block_size}, parameters={sum(p.numel() for p in self.parameters()):,}"
+        total = sum(p.numel() for p in self.parameters())
+        return f"block_size={self.config.block_size}, parameters={total:,}"
 
-    def hidden(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
-        """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C)."""
+    def hidden(self, idx: Tensor, *, mask: Tensor | None = None,
+               cache: KVCache | None = None) -> Tensor:
+        """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C).
+        """
         longest = self.config.block_size
         if idx.ndim != 2 or idx.size(1) > longest:
-            raise ValueError(f"idx must be (B, T) with T <= block_size = {longest}, not {tuple(idx.shape)}")
+            raise ValueError(
+                f"idx must be (B, T) with T <= block_size = {longest}, not "
+                f"{tuple(idx.shape)}")
         S = idx.size(1) + (cache.length if cache is not None else 0)
         if S > longest and (mask is None or int(mask.sum(1).max()) > longest):
-            raise ValueError(f"{S} tokens with those in the cache, but only block_size = {longest} positions")
+            raise ValueError(
+                f"{S} tokens with those in the cache, but only block_size = {longest} "
+                f"positions")
         return self.run(idx, *places(idx, mask, cache), cache)
 
-    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache | None) -> Tensor:
-        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys ``allowed``."""
+    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
+            cache: KVCache | None) -> Tensor:
+        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys
+        ``allowed``.
+        """
         parts = self.transformer
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
         for i, block in enumerate(parts.h):
@@ -287,23 +342,30 @@ class GPT(Generates, Saved, Located):
         return parts.ln_f(x)
 
     def forward(
-        self, idx: Tensor, targets: Tensor | None = None, *, mask: Tensor | None = None, cache: KVCache | None = None
+        self, idx: Tensor, targets: Tensor | None = None, *, mask: Tensor | None = None,
+        cache: KVCache | None = None
     ) -> tuple[Tensor, Tensor | None]:
         logits = self.lm_head(self.hidden(idx, mask=mask, cache=cache))  # (B, T, V)
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
-            raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx {tuple(idx.shape)}")
+            raise ValueError(
+                f"targets {tuple(targets.shape)} must be shaped like idx "
+                f"{tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0 where nothing counts
+        # not 0 / 0 where nothing counts
+        return logits, loss.masked_fill((targets == -100).all(), 0)
 
-    def next_logits(self, idx: Tensor, *, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+    def next_logits(self, idx: Tensor, *, mask: Tensor | None = None,
+                    cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
         return self.lm_head(self.hidden(idx, mask=mask, cache=cache)[:, -1:])
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Count the parameters by part; the values sum to the total. A tied head counts nothing."""
+    """Count the parameters by part; the values sum to the total. A tied head counts
+    nothing.
+    """
     V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     bias = int(config.bias)
     return {
@@ -334,6 +396,8 @@ def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, i
 
 # %% ../nbs/20_gpt2.ipynb #be39ef53
 def training_bytes(config: GPTConfig) -> dict[str, int]:
-    """Count the bytes that training in float32 with AdamW holds per part of its state, without the activations."""
+    """Count the bytes that training in float32 with AdamW holds per part of its state,
+    without the activations.
+    """
     n = 4 * sum(parameter_counts(config).values())
     return {"weights": n, "gradients": n, "AdamW's means": 2 * n}

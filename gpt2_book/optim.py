@@ -22,13 +22,16 @@ def _check_settings(
     lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:
     if not (lr >= 0 and eps >= 0 and weight_decay >= 0):
-        raise ValueError(f"need lr, eps and weight_decay >= 0, not {lr}, {eps} and {weight_decay}")
+        raise ValueError(
+            f"need lr, eps and weight_decay >= 0, not {lr}, {eps} and {weight_decay}")
     if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"need 0 <= beta < 1 for both betas, not {betas[0]} and {betas[1]}")
+        raise ValueError(
+            f"need 0 <= beta < 1 for both betas, not {betas[0]} and {betas[1]}")
 
 # %% ../nbs/30_optimizers.ipynb #b4c37a23
 class AdamW(torch.optim.Optimizer):
-    """AdamW to read: equal to :class:`torch.optim.AdamW` step by step, in many small operations.
+    """AdamW to read: equal to :class:`torch.optim.AdamW` step by step, in many small
+    operations.
 
     To train, take :func:`make_optimizer`.
 
@@ -38,7 +41,8 @@ class AdamW(torch.optim.Optimizer):
     Raises:
         ValueError: when a setting is out of range.
 
-    Source: Loshchilov & Hutter (2019), Algorithm 2, with their α η_t as ``lr`` and their λ / α as ``weight_decay``.
+    Source: Loshchilov & Hutter (2019), Algorithm 2, with their α η_t as ``lr`` and their λ
+    / α as ``weight_decay``.
     """
 
     def __init__(
@@ -46,11 +50,15 @@ class AdamW(torch.optim.Optimizer):
         eps: float = 1e-8, weight_decay: float = 0.01,
     ) -> None:  # fmt: skip
         _check_settings(lr, betas, eps, weight_decay)
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params,
+                         {"lr": lr, "betas": betas, "eps": eps,
+                          "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what ``closure``, if any, returns."""
+        """Update every parameter that has a gradient; return what ``closure``, if any,
+        returns.
+        """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
         for group in self.param_groups:
@@ -76,7 +84,8 @@ class AdamW(torch.optim.Optimizer):
 def decay_groups(model: nn.Module, *, weight_decay: float = 0.1) -> list[dict]:
     """Split the trainable parameters into matrices, which decay, and vectors, which do not.
 
-    The two groups are for the constructor of any PyTorch optimizer. Frozen parameters are in neither.
+    The two groups are for the constructor of any PyTorch optimizer. Frozen parameters are
+    in neither.
 
     Raises:
         ValueError: when nothing is trainable, or the decay is negative.
@@ -86,7 +95,8 @@ def decay_groups(model: nn.Module, *, weight_decay: float = 0.1) -> list[dict]:
     params = [p for p in model.parameters() if p.requires_grad]
     if not params or weight_decay < 0:
         raise ValueError(
-            f"need trainable parameters and weight_decay >= 0, not {len(params)} and {weight_decay}"
+            f"need trainable parameters and weight_decay >= 0, not {len(params)} and "
+            f"{weight_decay}"
         )
     return [
         {"params": [p for p in params if p.ndim >= 2], "weight_decay": weight_decay},
@@ -98,7 +108,8 @@ def make_optimizer(
     model: nn.Module, *, learning_rate: float = 6e-4, weight_decay: float = 0.1,
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8,
 ) -> torch.optim.AdamW:  # fmt: skip
-    """Return AdamW for ``model``: decay for matrices only, and one fused kernel where the device has it.
+    """Return AdamW for ``model``: decay for matrices only, and one fused kernel where the
+    device has it.
 
     Raises:
         ValueError: when nothing is trainable, or a setting is out of range.
@@ -114,8 +125,10 @@ def make_optimizer(
         return made()
 
 # %% ../nbs/30_optimizers.ipynb #0059d8ed
-def noam(step: int, *, d_model: int, warmup_steps: int = 4000, factor: float = 1.0) -> float:
-    """Return the learning rate of a step, counted from 1: up in a straight line, down as 1/√step.
+def noam(step: int, *, d_model: int, warmup_steps: int = 4000,
+         factor: float = 1.0) -> float:
+    """Return the learning rate of a step, counted from 1: up in a straight line, down as
+    1/√step.
 
     Args:
         factor: multiplies the whole schedule.
@@ -126,7 +139,8 @@ def noam(step: int, *, d_model: int, warmup_steps: int = 4000, factor: float = 1
     Source: Vaswani et al. (2017), equation 3.
     """
     if min(step, d_model, warmup_steps) < 1:
-        raise ValueError(f"need step, d_model, warmup_steps >= 1, not {step}, {d_model}, {warmup_steps}")
+        raise ValueError(
+            f"need step, d_model, warmup_steps >= 1, not {step}, {d_model}, {warmup_steps}")
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 # %% ../nbs/30_optimizers.ipynb #70b8f9a1
@@ -142,7 +156,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def warmup_cosine(
     done: float, *, peak: float, warmup: float, end: float, final_share: float = 0.1
 ) -> float:
-    """Return the learning rate of an update: up in a straight line, down along half a cosine.
+    """Return the learning rate of an update: up in a straight line, down along half a
+    cosine.
 
     Args:
         done: the steps or tokens read so far, this update's included; the first step is 1.
@@ -150,13 +165,15 @@ def warmup_cosine(
         final_share: of the peak, reached at ``end`` and kept from there on.
 
     Raises:
-        ValueError: when ``done`` or ``peak`` is negative, ``end`` is not positive, ``warmup`` is not
-            between 0 and ``end``, or ``final_share`` not between 0 and 1.
+        ValueError: when ``done`` or ``peak`` is negative, ``end`` is not positive,
+            ``warmup`` is not between 0 and ``end``, or ``final_share`` not between 0 and 1.
 
     Source: Brown et al. (2020), appendix B.
     """
     if done < 0 or peak < 0 or not 0 <= final_share <= 1:
-        raise ValueError(f"need done, peak >= 0, 0 <= final_share <= 1, not {done}, {peak}, {final_share}")
+        raise ValueError(
+            f"need done, peak >= 0, 0 <= final_share <= 1, not {done}, {peak}, "
+            f"{final_share}")
     if end <= 0 or not 0 <= warmup <= end:
         raise ValueError(f"need 0 <= warmup <= end and end > 0, not {warmup} and {end}")
     if done <= warmup and warmup > 0:
@@ -196,16 +213,19 @@ def batch_size_ramp(
     Args:
         ramp: the tokens over which the batch grows.
         seen: the tokens read before this batch.
-        multiple: the size is rounded down to a multiple of this, and is one multiple at least.
+        multiple: the size is rounded down to a multiple of this, and is one multiple at
+            least.
 
     Raises:
-        ValueError: when ``seen`` or ``ramp`` is negative, or not 1 <= multiple <= start <= full.
+        ValueError: when ``seen`` or ``ramp`` is negative, or not 1 <= multiple <= start <=
+            full.
 
     Source: Brown et al. (2020), appendix B.
     """
     if seen < 0 or ramp < 0:
         raise ValueError(f"need seen >= 0 and ramp >= 0, not {seen} and {ramp}")
     if not 1 <= multiple <= start <= full:
-        raise ValueError(f"need 1 <= multiple <= start <= full, not {multiple}, {start} and {full}")
+        raise ValueError(
+            f"need 1 <= multiple <= start <= full, not {multiple}, {start} and {full}")
     size = full if seen >= ramp else start + (full - start) * seen // ramp
     return size // multiple * multiple

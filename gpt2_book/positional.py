@@ -100,8 +100,8 @@ class LearnedPositionalEncoding(nn.Embedding):
             positions (T,) or (B, T) int64, or the number T; returns (T, C) or (B, T, C).
 
         Raises:
-            ValueError: if there are more positions than vectors, or one has none. A GPU does
-                not look at each: that would make it wait for the answer at every call.
+            ValueError: if there are more positions than vectors, or one has none. A GPU
+                does not look at each: that would make it wait for the answer at every call.
         """
         n = self.num_embeddings
         n_asked = positions.size(-1) if isinstance(positions, Tensor) else positions
@@ -113,7 +113,8 @@ class LearnedPositionalEncoding(nn.Embedding):
             return super().forward(positions)  # (T, C)
         try:
             return super().forward(positions)  # (T, C)
-        except IndexError:  # PyTorch's own names no number, and to look first would cost time
+        # PyTorch's own names no number, and to look first would cost time
+        except IndexError:
             low, high = positions.min().item(), positions.max().item()
             raise ValueError(
                 f"asked for positions {low} to {high}, but only 0 to {n - 1} are learned"

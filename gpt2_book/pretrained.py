@@ -19,7 +19,9 @@ from torch import Tensor
 from .tokenizer import GPT2_SPECIAL, Tokenizer
 from .workshop.files import OWN_TYPE
 from .workshop.hub import ModelFiles
-from .workshop.tensors import Checkpoint, Stored, read_header, save_model, weight_files
+from gpt2_book.workshop.tensors import (
+    Checkpoint, Stored, read_header, save_model, weight_files
+)
 from .workshop.tokenizer_files import tokenizer_files
 
 # %% auto #0
@@ -28,20 +30,24 @@ __all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_
            'settle_head', 'open_checkpoint', 'save_checkpoint', 'push_checkpoint']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
-CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
+CONV1D_WEIGHT = re.compile(
+    r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")
 HEAD, TOKENS = "lm_head.weight", "transformer.wte.weight"
 
 
 def our_name(key: str) -> str | None:
-    """Return the name in :class:`gpt2_book.model.GPT` of a tensor of a Hugging Face checkpoint, None for a mask."""
+    """Return the name in :class:`gpt2_book.model.GPT` of a tensor of a Hugging Face
+    checkpoint, None for a mask.
+    """
     if MASK_BUFFER.search(key):
         return None
     return key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
 
 
 def turn(name: str, tensor: Tensor) -> Tensor:
-    """Turn a tensor from one layout to the other: the weight of a Conv1D is transposed, everything else stays.
+    """Turn a tensor from one layout to the other: the weight of a Conv1D is transposed,
+    everything else stays.
 
     Shapes:
         (in, out) to (out, in) and back, for the weights of a Conv1D
@@ -50,41 +56,53 @@ def turn(name: str, tensor: Tensor) -> Tensor:
 
 # %% ../nbs/21_pretrained.ipynb #9fcf9e5b
 HUB_FIELDS = {
-    "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer", "n_head": "n_head",
-    "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon", "tie_word_embeddings": "tie_weights",
+    "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer",
+    "n_head": "n_head",
+    "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon",
+    "tie_word_embeddings": "tie_weights",
 }  # fmt: skip
 HUB_DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
 HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
-    "n_positions": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768, "layer_norm_epsilon": 1e-5,
+    "n_positions": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768,
+    "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True, "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
 }  # fmt: skip
-HUB_SUPPORTED = {  # the values of the other fields that change the computation and that we compute
-    "model_type": ("gpt2",), "activation_function": ("gelu_new", "gelu_pytorch_tanh"), "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,), "reorder_and_upcast_attn": (False,), "add_cross_attention": (False,),
+# the values of the other fields that change the computation and that we compute
+HUB_SUPPORTED = {
+    "model_type": ("gpt2",), "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,), "reorder_and_upcast_attn": (False,),
+    "add_cross_attention": (False,),
     "quantization_config": (None,),
 }  # fmt: skip
 
 # %% ../nbs/21_pretrained.ipynb #20e584ce
 def from_own_config(own: Mapping) -> dict:
-    """Return the fields of ``GPTConfig`` from a ``config.json`` of ``OWN_TYPE``, where they go by our names.
+    """Return the fields of ``GPTConfig`` from a ``config.json`` of ``OWN_TYPE``, where they
+    go by our names.
 
     Raises:
         ValueError: naming each field that is missing, or that this version does not know.
     """
-    fields = {field: value for field, value in own.items() if field not in ("model_type", "architectures")}
+    fields = {field: value for field, value in own.items()
+              if field not in ("model_type", "architectures")}
     needed = {*HUB_FIELDS.values(), "dropout"}
     if missing := sorted(needed - fields.keys()):
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     if unknown := sorted(fields.keys() - needed - {"bias", "band"}):
-        raise ValueError(f"config.json has {', '.join(unknown)}, which this version of gpt2_book does not know")
+        raise ValueError(
+            f"config.json has {', '.join(unknown)}, which this version of gpt2_book does "
+            f"not know")
     return fields
 
 
 def from_hub_config(hub: Mapping) -> dict:
-    """Translate the content of a GPT-2's ``config.json``, Hugging Face's or our own, into fields of ``GPTConfig``.
+    """Translate the content of a GPT-2's ``config.json``, Hugging Face's or our own, into
+    fields of ``GPTConfig``.
 
     Raises:
-        ValueError: naming each field that describes another architecture or a variant that is not implemented.
+        ValueError: naming each field that describes another architecture or a variant that
+            is not implemented.
     """
     if hub.get("model_type") == OWN_TYPE:
         return from_own_config(hub)
@@ -98,44 +116,60 @@ def from_hub_config(hub: Mapping) -> dict:
         wrong.append(f"n_inner = {hub['n_inner']}, not 4 * n_embd = {4 * full['n_embd']}")
     rates = {field: full[field] for field in HUB_DROPOUTS}
     if len(set(rates.values())) > 1:
-        wrong.append(f"dropout rates that differ, {', '.join(f'{k} = {v}' for k, v in rates.items())}")
+        wrong.append(
+            f"dropout rates that differ, "
+            f"{', '.join(f'{k} = {v}' for k, v in rates.items())}")
     if wrong:
-        raise ValueError(f"config.json asks for what this GPT-2 does not implement: {'; '.join(wrong)}")
-    return {ours: full[theirs] for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates["embd_pdrop"]}
+        raise ValueError(
+            f"config.json asks for what this GPT-2 does not implement: {'; '.join(wrong)}")
+    return {ours: full[theirs]
+            for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates["embd_pdrop"]}
 
 # %% ../nbs/21_pretrained.ipynb #4d2afd66
 def beyond_hub(fields: Mapping) -> list[str]:
-    """Say, for each field of a ``GPTConfig`` that Hugging Face's GPT-2 cannot follow, what it is and why."""
+    """Say, for each field of a ``GPTConfig`` that Hugging Face's GPT-2 cannot follow, what
+    it is and why.
+    """
     found = []
     if not fields["bias"]:
         found.append("bias=False, where Hugging Face's GPT-2 always has biases")
     if (band := fields.get("band")) is not None:
-        found.append(f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens "
+        found.append(
+            f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens "
                      "(gpt2_book.gpt3.save_gpt_neo writes GPT-Neo's format)")
     return found
 
 
 def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
-    """Translate the fields of ``GPTConfig`` into the content of a Hugging Face GPT-2 ``config.json``.
+    """Translate the fields of ``GPTConfig`` into the content of a Hugging Face GPT-2
+    ``config.json``.
 
     Args:
-        end_of_text: the token that ends a text. GPT-2's own, 50256, where the vocabulary has it and none is given.
+        end_of_text: the token that ends a text. GPT-2's own, 50256, where the vocabulary
+            has it and none is given.
 
     Raises:
         ValueError: naming what Hugging Face's GPT-2 cannot express.
     """
     if beyond := beyond_hub(fields):
-        raise ValueError(f"Hugging Face's format for GPT-2 cannot express the model: {'; '.join(beyond)}")
+        raise ValueError(
+            f"Hugging Face's format for GPT-2 cannot express the model: "
+            f"{'; '.join(beyond)}")
     if end_of_text is None and fields["vocab_size"] > 50256:
         end_of_text = 50256
-    hub: dict[str, Any] = {field: known[0] for field, known in HUB_SUPPORTED.items() if known[0] is not None}
+    hub: dict[str, Any] = {field: known[0] for field, known in HUB_SUPPORTED.items()
+                           if known[0] is not None}
     hub |= {theirs: fields[ours] for theirs, ours in HUB_FIELDS.items()}
-    hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}  # left out, they would mean 50256
-    return {"architectures": ["GPT2LMHeadModel"], **hub, **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
+    # left out, they would mean 50256
+    hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    return {"architectures": ["GPT2LMHeadModel"], **hub,
+            **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
 
 # %% ../nbs/21_pretrained.ipynb #bfe76c94
 def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
-    """Decide whether the head is tied, and give a tied one a tensor under both names, in place."""
+    """Decide whether the head is tied, and give a tied one a tensor under both names, in
+    place.
+    """
     head, tokens = stored.get(HEAD), stored.get(TOKENS)
     if not tied or (either := head or tokens) is None:
         return tied
@@ -143,7 +177,8 @@ def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
         ours, theirs = head.read(), tokens.read()
         if ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
             warnings.warn(
-                f"config.json ties the head to the token embedding, but {head.key} and {tokens.key} differ: "
+                f"config.json ties the head to the token embedding, but {head.key} and "
+                f"{tokens.key} differ: "
                 "they are not tied", stacklevel=2,
             )  # fmt: skip
             return False
@@ -153,11 +188,13 @@ def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
 
 # %% ../nbs/21_pretrained.ipynb #089710e5
 def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> Checkpoint:
-    """Find a GPT-2 in Hugging Face's format and read its configuration and the shapes of its weights.
+    """Find a GPT-2 in Hugging Face's format and read its configuration and the shapes of
+    its weights.
 
     Raises:
         FileNotFoundError: when there is no such model, or a file of it is missing.
-        ValueError: when a file is damaged or the configuration asks for something that is not implemented.
+        ValueError: when a file is damaged or the configuration asks for something that is
+            not implemented.
     """
     files = ModelFiles(name, revision=revision)
     hub = files.json("config.json")
@@ -167,64 +204,81 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
     for tensor in (t for file in weight_files(files, stem) for t in read_header(file)):
         if (ours := our_name(tensor.key)) in stored:
             other = stored[ours]
-            raise ValueError(f"{tensor.key} in {tensor.file} and {other.key} in {other.file} are the same tensor")
+            raise ValueError(
+                f"{tensor.key} in {tensor.file} and {other.key} in {other.file} are the "
+                f"same tensor")
         if ours is not None:
             stored[ours] = replace(tensor, turned=CONV1D_WEIGHT.search(ours) is not None)
-    return Checkpoint(fields | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])}, stored)
+    return Checkpoint(fields
+                      | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])},
+                      stored)
 
 # %% ../nbs/21_pretrained.ipynb #ad651675
 PARAMETER = re.compile(
     r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
-    r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\.(weight|bias))"
+    r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\."
+    r"(weight|bias))"
 )
 
 
 def save_checkpoint(
-    folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor], *, tokenizer: Tokenizer | None = None,
+    folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor], *,
+    tokenizer: Tokenizer | None = None,
     max_shard_size: int | str = "5GB", own_format: bool = True,
 ) -> None:  # fmt: skip
-    """Write a model that Hugging Face's ``GPT2LMHeadModel`` and ``AutoTokenizer`` load, or that only this package does.
+    """Write a model that Hugging Face's ``GPT2LMHeadModel`` and ``AutoTokenizer`` load, or
+    that only this package does.
 
     Args:
         fields: the fields of the model's ``GPTConfig``.
         state: the model's state dict.
         tokenizer: written as well, where it is given.
-        max_shard_size: bytes in one file at most; with more, the weights are split into shards and an index.
-        own_format: what Hugging Face's GPT-2 cannot express is written in this package's own format, with a warning.
-            Otherwise it is refused.
+        max_shard_size: bytes in one file at most; with more, the weights are split into
+            shards and an index.
+        own_format: what Hugging Face's GPT-2 cannot express is written in this package's
+            own format, with a warning. Otherwise it is refused.
 
     Raises:
-        ValueError: when the model has tensors that no GPT-2 has, the tokenizer is too large for it, or Hugging Face's
-            format cannot express it and is asked for.
-        OSError: when the disk is full, for instance; what stood in the folder is left as it was.
+        ValueError: when the model has tensors that no GPT-2 has, the tokenizer is too large
+            for it, or Hugging Face's format cannot express it and is asked for.
+        OSError: when the disk is full, for instance; what stood in the folder is left as it
+            was.
     """
     strange = [name for name in state if not PARAMETER.fullmatch(name)]
     if strange and all(tensor.is_floating_point() for tensor in state.values()):
-        raise ValueError(f"{strange[0]} and {len(strange) - 1} more are no tensors of a GPT-2; merge adapters first")
+        what = f"{strange[0]} and {len(strange) - 1} more"
+        raise ValueError(f"{what} are no tensors of a GPT-2; merge adapters first")
     special = tokenizer.special_tokens if tokenizer else {}
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
-        raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {fields['vocab_size']}")
+        sizes = f"{tokenizer.vocab_size} tokens, the model {fields['vocab_size']}"
+        raise ValueError(f"the tokenizer has {sizes}")
     beyond = beyond_hub(fields) if own_format else []
     if beyond:
-        contents: dict[str, dict] = {"config.json": {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}}
-        warnings.warn(f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}", stacklevel=3)
+        own = {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}
+        contents: dict[str, dict] = {"config.json": own}
+        warnings.warn(
+            f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}",
+            stacklevel=3)
     else:
         hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
         contents = {"config.json": hub, "generation_config.json": ends}
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
     tied = (HEAD,) if fields["tie_weights"] else ()
-    tensors = {name: turn(name, x) for name, x in state.items() if name not in tied}  # (out, in) -> (in, out)
-    how: dict[str, Any] = {"max_shard_size": max_shard_size, "stem": OWN_TYPE if beyond else "model"}
-    save_model(folder, tensors, {**contents, **texts}, **how)
+    tensors = {name: turn(name, x) for name, x in state.items() if name not in tied}
+    stem = OWN_TYPE if beyond else "model"
+    files: dict[str, Any] = {**contents, **texts}
+    save_model(folder, tensors, files, max_shard_size=max_shard_size, stem=stem)
 
 # %% ../nbs/21_pretrained.ipynb #4ab80022
 def push_checkpoint(
-    repo_id: str, fields: Mapping, state: Mapping[str, Tensor], *, tokenizer: Tokenizer | None = None,
+    repo_id: str, fields: Mapping, state: Mapping[str, Tensor], *,
+    tokenizer: Tokenizer | None = None,
     private: bool | None = None, revision: str | None = None, token: str | None = None,
     commit_message: str = "Upload a GPT-2", max_shard_size: int | str = "5GB",
 ) -> str:  # fmt: skip
-    """Upload what :func:`save_checkpoint` writes to a repository of the hub, in one commit; return its address.
+    """Upload what :func:`save_checkpoint` writes to a repository of the hub, in one commit;
+    return its address.
 
     Args:
         private: whether a repository that does not exist yet becomes a private one.
@@ -237,13 +291,15 @@ def push_checkpoint(
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as folder:
-        save_checkpoint(folder, fields, state, tokenizer=tokenizer, max_shard_size=max_shard_size)
+        save_checkpoint(folder, fields, state, tokenizer=tokenizer,
+                        max_shard_size=max_shard_size)
         api = HfApi(token=token)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         return str(api.upload_folder(
-            repo_id=repo_id, folder_path=folder, revision=revision, commit_message=commit_message,
+            repo_id=repo_id, folder_path=folder, revision=revision,
+            commit_message=commit_message,
             delete_patterns=[f"{stem}{end}" for stem in ("model", OWN_TYPE)
                              for end in ("*.safetensors", ".safetensors.index.json")],
         ))  # fmt: skip

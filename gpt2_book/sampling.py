@@ -27,7 +27,8 @@ Generators = torch.Generator | Sequence[torch.Generator] | None
 
 
 def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Tensor:
-    """Draw one number of [0, 1) for each row: all from one generator, or each from the row's own.
+    """Draw one number of [0, 1) for each row: all from one generator, or each from the
+    row's own.
 
     A generator of the CPU gives the same numbers for a model on any device.
 
@@ -41,9 +42,11 @@ def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Te
     if generator is None:
         return torch.rand(rows, 1, dtype=dtype, device=device)
     if isinstance(generator, torch.Generator):
-        return torch.rand(rows, 1, dtype=dtype, device=generator.device, generator=generator).to(device)
+        return torch.rand(rows, 1, dtype=dtype, device=generator.device,
+                          generator=generator).to(device)
     if len(generator) != rows:
-        raise ValueError(f"{len(generator)} generators for {rows} rows; give one, or one for each row")
+        raise ValueError(
+            f"{len(generator)} generators for {rows} rows; give one, or one for each row")
     return torch.cat([_uniform(1, own, device) for own in generator])  # (rows, 1)
 
 
@@ -55,27 +58,35 @@ def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
         returns: (B, 1) int64
 
     Raises:
-        ValueError: when a row has no distribution to draw from, or the generators are not one for each row.
+        ValueError: when a row has no distribution to draw from, or the generators are not
+            one for each row.
     """
     _refuse(_broken(logits))
     return _draw(logits, generator)
 
 
 def _draw(logits: Tensor, generator: Generators) -> Tensor:
-    """:func:`draw` without a look at the logits; what it draws from a broken row is some token."""
+    """:func:`draw` without a look at the logits; what it draws from a broken row is some
+    token.
+    """
     u = _uniform(logits.size(0), generator, logits.device)  # (B, 1)
     cumulative = logits.softmax(-1).cumsum(-1, dtype=u.dtype)  # (B, V)
     thrown = (1 - u) * cumulative[:, -1:]  # (B, 1)
-    return torch.searchsorted(cumulative, thrown).clamp(max=logits.size(-1) - 1)  # the first that reaches it
+    # the first that reaches it
+    return torch.searchsorted(cumulative, thrown).clamp(max=logits.size(-1) - 1)
 
 # %% ../nbs/22_sampling.ipynb #b2c1d0e9
 def _broken(logits: Tensor) -> Tensor:
-    """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity, (B,)."""
+    """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity,
+    (B,).
+    """
     return ~logits.amax(-1).isfinite()
 
 
 def _refuse(broken: Tensor, position: Tensor | int | None = None) -> None:
-    """Raise a ``ValueError`` that names the first broken row (B,), and where its token was to stand."""
+    """Raise a ``ValueError`` that names the first broken row (B,), and where its token was
+    to stand.
+    """
     if not broken.any():
         return
     row = int(broken.int().argmax())
@@ -83,7 +94,8 @@ def _refuse(broken: Tensor, position: Tensor | int | None = None) -> None:
         position = int(position[row])
     where = "" if position is None else f" for the token at position {position}"
     raise ValueError(
-        f"nothing to draw from: the logits of row {row}{where} hold NaN or infinity, or nothing but minus infinity"
+        f"nothing to draw from: the logits of row {row}{where} hold NaN or infinity, or "
+        f"nothing but minus infinity"
     )
 
 # %% ../nbs/22_sampling.ipynb #56726b4c
@@ -94,7 +106,8 @@ def _whole(name: str, number: Any) -> None:
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """Keep the ``k`` largest logits, and all that tie with the smallest of them; set the others to minus infinity.
+    """Keep the ``k`` largest logits, and all that tie with the smallest of them; set the
+    others to minus infinity.
 
     Shapes:
         logits: (..., V), returned in the same shape
@@ -112,9 +125,11 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 
 # %% ../nbs/22_sampling.ipynb #9085ffe1
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Keep the nucleus, the fewest of the likeliest tokens whose probabilities sum to at least ``p``; mask the others.
+    """Keep the nucleus, the fewest of the likeliest tokens whose probabilities sum to at
+    least ``p``; mask the others.
 
-    Of tokens that tie at the border, those with the lowest ids stay, as many as the sum needs.
+    Of tokens that tie at the border, those with the lowest ids stay, as many as the sum
+    needs.
 
     Shapes:
         logits: (..., V), returned in the same shape
@@ -136,16 +151,20 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
         if n == V or mass.sum(-1).min() >= p:
             break
         n = min(V, 8 * n)
-    n_kept = (mass.cumsum(-1) - mass < p).sum(-1, keepdim=True)  # (..., 1): less than p stands before each
+    # (..., 1): less than p stands before each
+    n_kept = (mass.cumsum(-1) - mass < p).sum(-1, keepdim=True)
     n_kept = n_kept.clamp(min=1)  # where all is NaN
-    border = largest.gather(-1, n_kept - 1)  # (..., 1): the logit of the token that crosses p
+    # (..., 1): the logit of the token that crosses p
+    border = largest.gather(-1, n_kept - 1)
     above, tied = logits > border, logits == border
-    first = tied.cumsum(-1) <= n_kept - above.sum(-1, keepdim=True)  # of the tied ones, as many as still fit
+    # of the tied ones, as many as still fit
+    first = tied.cumsum(-1) <= n_kept - above.sum(-1, keepdim=True)
     return logits.masked_fill(~(above | (tied & first)), float("-inf"))
 
 # %% ../nbs/22_sampling.ipynb #e7afce0d
 def min_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens that are at least ``p`` times as likely as the likeliest one; set the others to minus infinity.
+    """Keep the tokens that are at least ``p`` times as likely as the likeliest one; set the
+    others to minus infinity.
 
     Shapes:
         logits: (..., V), returned in the same shape
@@ -159,15 +178,19 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
         raise ValueError(f"min_p must be at least 0 and at most 1, not {p}")
     if p == 0:
         return logits
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), float("-inf"))
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p),
+                              float("-inf"))
 
 # %% ../nbs/22_sampling.ipynb #06bb6c54
-def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *, mask: Tensor | None = None) -> Tensor:
-    """Divide the logits of tokens that stand in ``idx`` by ``penalty``, or multiply them where they are negative.
+def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
+                        mask: Tensor | None = None) -> Tensor:
+    """Divide the logits of tokens that stand in ``idx`` by ``penalty``, or multiply them
+    where they are negative.
 
     Args:
         penalty: above 1 discourages repetition, below 1 encourages it.
-        mask: True (or 1) where a real token stands in ``idx``; what is padding is not penalized.
+        mask: True (or 1) where a real token stands in ``idx``; what is padding is not
+            penalized.
 
     Shapes:
         logits: (B, V), returned in the same shape; idx and mask: (B, T)
@@ -181,8 +204,10 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *, mask: Te
         raise ValueError(f"repetition_penalty must be finite and above 0, not {penalty}")
     B, V = logits.shape
     where = idx if mask is None else idx.masked_fill(~as_mask(mask), V)
-    seen = torch.zeros(B, V + 1, dtype=torch.bool, device=logits.device).scatter_(1, where, True)[:, :V]  # (B, V)
-    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+    seen = torch.zeros(B, V + 1, dtype=torch.bool,
+                       device=logits.device).scatter_(1, where, True)[:, :V]  # (B, V)
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty),
+                       logits)
 
 # %% ../nbs/22_sampling.ipynb #8e9b86d4
 def filter_logits(
@@ -193,16 +218,19 @@ def filter_logits(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> Tensor:
-    """Divide by the temperature, then apply top-k, top-p and min-p, in this order and each where it is given.
+    """Divide by the temperature, then apply top-k, top-p and min-p, in this order and each
+    where it is given.
 
     Shapes:
         logits: (..., V), returned in the same shape
 
     Raises:
-        ValueError: when the temperature is not above 0 and finite, or a filter's setting is out of range.
+        ValueError: when the temperature is not above 0 and finite, or a filter's setting is
+            out of range.
     """
     if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature must be finite and above 0 for a filter, not {temperature}")
+        raise ValueError(
+            f"temperature must be finite and above 0 for a filter, not {temperature}")
     if temperature != 1:
         logits = logits / temperature
     if top_k is not None:
@@ -217,10 +245,12 @@ def filter_logits(
 def sample_token(
     logits: Tensor, *, temperature: float = 1.0, generator: Generators = None, **filters
 ) -> Tensor:
-    """Choose one token for each row: the likeliest at ``temperature=0``, else a draw from the filtered softmax.
+    """Choose one token for each row: the likeliest at ``temperature=0``, else a draw from
+    the filtered softmax.
 
     Args:
-        generator: one for all rows, or a list with one for each, so that a row's draws are its own.
+        generator: one for all rows, or a list with one for each, so that a row's draws are
+            its own.
         filters: ``top_k``, ``top_p`` and ``min_p``, as for :func:`filter_logits`.
 
     Shapes:
@@ -228,8 +258,8 @@ def sample_token(
         returns: (B, 1) int64
 
     Raises:
-        ValueError: when the temperature is negative or not finite, a filter's setting is out of range, or a row has no
-            distribution to choose from.
+        ValueError: when the temperature is negative or not finite, a filter's setting is
+            out of range, or a row has no distribution to choose from.
     """
     chosen, kept = _choose(logits.float(), temperature, generator, filters)
     _refuse(_broken(kept))
@@ -239,7 +269,9 @@ def sample_token(
 def _choose(
     logits: Tensor, temperature: float, generator: Generators, filters: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return the chosen tokens (B, 1), some token in a broken row, and the logits they were chosen by (B, V)."""
+    """Return the chosen tokens (B, 1), some token in a broken row, and the logits they were
+    chosen by (B, V).
+    """
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be finite and at least 0, not {temperature}")
     if temperature == 0:
@@ -249,30 +281,38 @@ def _choose(
 
 # %% ../nbs/22_sampling.ipynb #5d491b1a
 def pad_left(prompts: Sequence[Sequence[int]], *, pad: int = 0) -> tuple[Tensor, Tensor]:
-    """Make one batch of prompts of unequal lengths: the tokens, and a mask that is True where a real one stands.
+    """Make one batch of prompts of unequal lengths: the tokens, and a mask that is True
+    where a real one stands.
 
     Shapes:
-        returns: idx (B, T) int64 and mask (B, T) bool, with T the length of the longest prompt
+        returns: idx (B, T) int64 and mask (B, T) bool, with T the length of the longest
+            prompt
 
     Raises:
         ValueError: when there is no prompt, or an empty one.
     """
     lengths = [len(prompt) for prompt in prompts]
     if not lengths or min(lengths) == 0:
-        raise ValueError(f"each prompt needs at least one token; their lengths are {lengths}")
+        raise ValueError(
+            f"each prompt needs at least one token; their lengths are {lengths}")
     T = max(lengths)
-    idx = torch.tensor([[pad] * (T - len(prompt)) + list(prompt) for prompt in prompts])  # (B, T)
+    idx = torch.tensor([[pad] * (T - len(prompt)) + list(prompt)
+                        for prompt in prompts])  # (B, T)
     return idx, torch.arange(T) >= T - torch.tensor(lengths)[:, None]  # (B, T)
 
 # %% ../nbs/22_sampling.ipynb #2d360f23
 def _check(
     idx: Tensor, max_new_tokens: int, mask: Tensor | None, block_size: int | None
 ) -> Tensor | None:
-    """Refuse what cannot be continued; return the mask in booleans, or None where no row has padding."""
+    """Refuse what cannot be continued; return the mask in booleans, or None where no row
+    has padding.
+    """
     if idx.ndim != 2 or idx.size(1) == 0:
-        raise ValueError(f"the prompt must be (B, T) with at least one token, not {tuple(idx.shape)}")
+        raise ValueError(
+            f"the prompt must be (B, T) with at least one token, not {tuple(idx.shape)}")
     if idx.is_floating_point() or idx.dtype == torch.bool:
-        raise ValueError(f"the prompt must be whole numbers, the ids of tokens, not {idx.dtype}")
+        raise ValueError(
+            f"the prompt must be whole numbers, the ids of tokens, not {idx.dtype}")
     _whole("max_new_tokens", max_new_tokens)
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must be at least 0, not {max_new_tokens}")
@@ -281,22 +321,30 @@ def _check(
     if mask is None:
         return None
     if mask.shape != idx.shape:
-        raise ValueError(f"mask {tuple(mask.shape)} must be shaped like the prompt {tuple(idx.shape)}")
+        raise ValueError(
+            f"mask {tuple(mask.shape)} must be shaped like the prompt {tuple(idx.shape)}")
     mask = as_mask(mask)
     if not mask[:, -1].all() or (mask[:, :-1] & ~mask[:, 1:]).any():
-        raise ValueError("padding must stand on the left: the mask has False after True, or a row without a token")
+        raise ValueError(
+            "padding must stand on the left: the mask has False after True, or a row "
+            "without a token")
     return None if mask.all() else mask
 
 
-def _next_logits(logits_of: Callable[..., Tensor], text: Tensor, mask: Tensor | None, block_size: int | None) -> Tensor:
-    """Return the logits (B, V) of the token after ``text``, of which ``logits_of`` sees a window."""
+def _next_logits(logits_of: Callable[..., Tensor], text: Tensor, mask: Tensor | None,
+                 block_size: int | None) -> Tensor:
+    """Return the logits (B, V) of the token after ``text``, of which ``logits_of`` sees a
+    window.
+    """
     window = slice(None if block_size is None else -block_size, None)
     padding = {} if mask is None else {"mask": mask[:, window]}
     return logits_of(text[:, window], **padding)[:, -1].float()  # (B, V)
 
 # %% ../nbs/22_sampling.ipynb #e5f4a3bc
 class Options(TypedDict, total=False):
-    """How :func:`stream` and :func:`generate` choose and when they stop; each may be left out."""
+    """How :func:`stream` and :func:`generate` choose and when they stop; each may be left
+    out.
+    """
 
     temperature: float  # 1.0; 0 takes the likeliest token
     top_k: int | None
@@ -305,21 +353,29 @@ class Options(TypedDict, total=False):
     generator: Generators  # one, or one for each row
     repetition_penalty: float  # 1.0, none; over the prompt and all new tokens
     stop_tokens: Sequence[int]  # ids at which a row stops
-    stop_when: Callable[[Tensor], Tensor] | None  # of the new tokens (B, n): which rows stop, (B,)
-    pad: int | None  # what follows in a row that has stopped: by default the first of stop_tokens, or 0
+    # of the new tokens (B, n): which rows stop, (B,)
+    stop_when: Callable[[Tensor], Tensor] | None
+    # what follows in a row that has stopped: by default the first of stop_tokens, or 0
+    pad: int | None
 
 
 def _check_options(how: Mapping[str, Any], rows: int) -> None:
-    """Refuse options that there are not, and values that cannot be, before a model has read anything."""
+    """Refuse options that there are not, and values that cannot be, before a model has read
+    anything.
+    """
     if unknown := sorted(how.keys() - Options.__annotations__.keys()):
-        raise TypeError(f"no option is called {', '.join(unknown)}; there are {', '.join(Options.__annotations__)}")
+        raise TypeError(
+            f"no option is called {', '.join(unknown)}; there are "
+            f"{', '.join(Options.__annotations__)}")
     one, heat = torch.zeros(1, 1, device="cpu"), how.get("temperature", 1.0)
     _choose(one, heat, None, {})
-    filter_logits(one, temperature=heat or 1.0, **{name: how.get(name) for name in ("top_k", "top_p", "min_p")})
+    filter_logits(one, temperature=heat or 1.0,
+                  **{name: how.get(name) for name in ("top_k", "top_p", "min_p")})
     penalize_repetition(one, one.long(), how.get("repetition_penalty", 1.0))
     own = how.get("generator")
     if not isinstance(own, torch.Generator | None) and len(own) != rows:
-        raise ValueError(f"{len(own)} generators for {rows} rows; give one, or one for each row")
+        raise ValueError(
+            f"{len(own)} generators for {rows} rows; give one, or one for each row")
     _check_stops(how.get("stop_tokens", ()), how.get("pad"))
 
 
@@ -332,19 +388,25 @@ def _check_stops(stop_tokens: Sequence[int], pad: int | None) -> None:
 # %% ../nbs/22_sampling.ipynb #3035c1fa
 @torch.no_grad()
 def _steps(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, mask: Tensor | None = None,
-    block_size: int | None = None, *, patient: bool = False, stop_tokens: Sequence[int] = (),
-    stop_when: Callable[[Tensor], Tensor] | None = None, pad: int | None = None, repetition_penalty: float = 1.0,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int,
+    mask: Tensor | None = None,
+    block_size: int | None = None, *, patient: bool = False,
+    stop_tokens: Sequence[int] = (),
+    stop_when: Callable[[Tensor], Tensor] | None = None, pad: int | None = None,
+    repetition_penalty: float = 1.0,
     temperature: float = 1.0, generator: Generators = None, **filters: Any,
 ) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Yield for each step the chosen tokens (B, 1) and the logits that they were chosen by (B, V).
+    """Yield for each step the chosen tokens (B, 1) and the logits that they were chosen by
+    (B, V).
 
     Args:
-        patient: see whether all logits were numbers when the last token is chosen, and not before, but on a CPU.
+        patient: see whether all logits were numbers when the last token is chosen, and not
+            before, but on a CPU.
     """
     (B, T), n = idx.shape, max_new_tokens
     text = torch.cat([idx, idx.new_empty(B, n)], dim=1)  # (B, T + n)
-    mask = None if mask is None else torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
+    if mask is not None:
+        mask = torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
     stops, filling = _stops(stop_tokens, pad, idx.device)
     stopped = torch.zeros(B, 1, dtype=torch.bool, device=idx.device)
     broken_at = idx.new_full((B,), -1)
@@ -368,90 +430,110 @@ def _steps(
     _refuse(broken_at >= 0, broken_at)
 
 
-def _stops(stop_tokens: Sequence[int] | None, pad: int | None, device: torch.device) -> tuple[Tensor, int]:
+def _stops(stop_tokens: Sequence[int] | None, pad: int | None,
+           device: torch.device) -> tuple[Tensor, int]:
     """Return the stop tokens in a tensor, and what follows one of them."""
     ids = [operator.index(token) for token in stop_tokens or ()]
-    return torch.tensor(ids, dtype=torch.long, device=device), (ids or [0])[0] if pad is None else pad
+    return torch.tensor(ids, dtype=torch.long,
+                        device=device), (ids or [0])[0] if pad is None else pad
 
 # %% ../nbs/22_sampling.ipynb #3258710a
 def stream(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
     mask: Tensor | None = None, block_size: int | None = None, **how: Unpack[Options],
 ) -> Iterator[Tensor]:  # fmt: skip
-    """Yield the next token of every row, step by step, until there are ``max_new_tokens`` or every row has stopped.
+    """Yield the next token of every row, step by step, until there are ``max_new_tokens``
+    or every row has stopped.
 
     Args:
-        logits_of: maps tokens (B, T), and with padding ``mask=`` (B, T), to logits (B, T', V); the last are used.
+        logits_of: maps tokens (B, T), and with padding ``mask=`` (B, T), to logits (B, T',
+            V); the last are used.
         mask: False or 0 where a row is padded on the left, as :func:`pad_left` makes it.
-        block_size: the longest input of ``logits_of``; longer texts are cut to their newest tokens (a sliding window).
-        how: the :class:`Options`. ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``generator`` are as for
-            :func:`sample_token`, ``repetition_penalty`` as for :func:`penalize_repetition`, and a
-            :class:`StopStrings` can be ``stop_when``.
+        block_size: the longest input of ``logits_of``; longer texts are cut to their newest
+            tokens (a sliding window).
+        how: the :class:`Options`. ``temperature``, ``top_k``, ``top_p``, ``min_p`` and
+            ``generator`` are as for :func:`sample_token`, ``repetition_penalty`` as for
+            :func:`penalize_repetition`, and a :class:`StopStrings` can be ``stop_when``.
 
     Shapes:
         idx: (B, T) int64
         yields: (B, 1) int64
 
     Raises:
-        ValueError: when the prompt, the mask or an option is not as described; at once, not at the first token.
-            Later, when there is nothing to choose from: the logits of a row hold NaN, say.
+        ValueError: when the prompt, the mask or an option is not as described; at once, not
+            at the first token. Later, when there is nothing to choose from: the logits of a
+            row hold NaN, say.
         TypeError: when there is no option of that name; at once as well.
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
     _check_options(how, len(idx))
-    return (chosen for chosen, _ in _steps(logits_of, idx, max_new_tokens, mask, block_size, **how))
+    return (chosen for chosen, _ in _steps(logits_of, idx, max_new_tokens, mask, block_size,
+                                           **how))
 
 # %% ../nbs/22_sampling.ipynb #18c7d6ef
 @overload
 def generate(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
-    block_size: int | None = None, return_scores: Literal[False] = False, **how: Unpack[Options],
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
+    mask: Tensor | None = None,
+    block_size: int | None = None, return_scores: Literal[False] = False,
+    **how: Unpack[Options],
 ) -> Tensor: ...  # fmt: skip
 @overload
 def generate(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
+    mask: Tensor | None = None,
     block_size: int | None = None, return_scores: Literal[True], **how: Unpack[Options],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def generate(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
+    mask: Tensor | None = None,
     block_size: int | None = None, return_scores: bool, **how: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 def generate(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
+    mask: Tensor | None = None,
     block_size: int | None = None, return_scores: bool = False, **how: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Append up to ``max_new_tokens`` tokens to every row of ``idx``; the arguments are those of :func:`stream`.
+    """Append up to ``max_new_tokens`` tokens to every row of ``idx``; the arguments are
+    those of :func:`stream`.
 
     Args:
-        return_scores: return two tensors, the tokens and the logits by which each was chosen, after penalty and
-            filters. Without it the tokens alone are returned.
+        return_scores: return two tensors, the tokens and the logits by which each was
+            chosen, after penalty and filters. Without it the tokens alone are returned.
 
     Shapes:
         idx: (B, T) int64
-        returns: (B, T + n) int64, or with scores that and (B, n, V) float32; n is less than ``max_new_tokens`` where
+        returns: (B, T + n) int64, or with scores that and (B, n, V) float32; n is less than
+            ``max_new_tokens`` where
         all stopped
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
     _check_options(how, len(idx))
     tokens, scores = [idx], []
-    for chosen, logits in _steps(logits_of, idx, max_new_tokens, mask, block_size, patient=True, **how):
+    for chosen, logits in _steps(logits_of, idx, max_new_tokens, mask, block_size,
+                                 patient=True, **how):
         tokens.append(chosen)
         if return_scores:
             scores.append(logits.clone())  # the next step may write where this one stands
     text = torch.cat(tokens, dim=1)  # (B, T + n)
     if not return_scores:
         return text
-    return text, torch.stack(scores, dim=1) if scores else text.new_empty((len(text), 0, 0), dtype=torch.float32)
+    return text, torch.stack(scores,
+                             dim=1) if scores else text.new_empty(
+                                 (len(text), 0, 0), dtype=torch.float32)
 
 # %% ../nbs/22_sampling.ipynb #d0b92a33
 class StopStrings:
-    """Say which rows have just completed one of some strings: an option ``stop_when`` for :func:`stream`.
+    """Say which rows have just completed one of some strings: an option ``stop_when`` for
+    :func:`stream`.
 
-    The strings are looked for in the bytes of the new tokens, so a match may span tokens, begin and end inside one.
+    The strings are looked for in the bytes of the new tokens, so a match may span tokens,
+    begin and end inside one.
 
     Args:
-        tokenizer: anything with ``decode_bytes``, such as :class:`gpt2_book.tokenizer.Tokenizer`.
+        tokenizer: anything with ``decode_bytes``, such as
+            :class:`gpt2_book.tokenizer.Tokenizer`.
         strings: one string, or several.
 
     Raises:
@@ -462,12 +544,17 @@ class StopStrings:
         strings = (strings,) if isinstance(strings, str) else tuple(strings)
         if not strings or "" in strings:
             raise ValueError(f"stop strings must not be empty; these are {strings}")
-        self.decode_bytes, self.strings = tokenizer.decode_bytes, [string.encode() for string in strings]
-        self.reach = max(map(len, self.strings))  # no match spans more tokens than it has bytes
+        self.decode_bytes, self.strings = (tokenizer.decode_bytes,
+                                           [string.encode() for string in strings])
+        # no match spans more tokens than it has bytes
+        self.reach = max(map(len, self.strings))
 
     def __call__(self, new: Tensor) -> Tensor:
-        """Return True for each row, (B, n) to (B,), that holds one of the strings among its newest tokens."""
-        found = [self.end(self.decode_bytes(row)) is not None for row in new[:, -self.reach :].tolist()]
+        """Return True for each row, (B, n) to (B,), that holds one of the strings among its
+        newest tokens.
+        """
+        found = [self.end(self.decode_bytes(row)) is not None
+                 for row in new[:, -self.reach :].tolist()]
         return torch.tensor(found, device=new.device)
 
     def end(self, text: bytes) -> int | None:
@@ -479,10 +566,12 @@ def complete(
     model, tokenizer, prompts: Sequence[str], max_new_tokens: int, *,
     stop_strings: str | Sequence[str] = (), stop_tokens: Sequence[int] = (), **how,
 ) -> list[str]:  # fmt: skip
-    """Continue each of the texts; return the continuations, each up to and with its first stop string.
+    """Continue each of the texts; return the continuations, each up to and with its first
+    stop string.
 
     Args:
-        model: anything with a method ``generate`` like :meth:`gpt2_book.model.Generates.generate`, and parameters.
+        model: anything with a method ``generate`` like
+            :meth:`gpt2_book.model.Generates.generate`, and parameters.
         stop_tokens: ids that end a continuation; they are not part of it.
         how: as for :func:`stream`.
 
@@ -493,7 +582,8 @@ def complete(
     device = next(model.parameters()).device
     stops = StopStrings(tokenizer, stop_strings) if stop_strings else None
     how |= {"mask": mask.to(device), "stop_tokens": stop_tokens, "stop_when": stops}
-    new = model.generate(idx.to(device), max_new_tokens, **how)[:, idx.size(1) :].tolist()  # B lists
+    # B lists
+    new = model.generate(idx.to(device), max_new_tokens, **how)[:, idx.size(1) :].tolist()
     texts = []
     for row in new:
         n = next((i for i, token in enumerate(row) if token in stop_tokens), len(row))
@@ -503,17 +593,25 @@ def complete(
 
 # %% ../nbs/22_sampling.ipynb #60c5c527
 class _Finished:
-    """The ``K`` best finished texts of every prompt, and the steps at which they ended; for :func:`beam_search`."""
+    """The ``K`` best finished texts of every prompt, and the steps at which they ended; for
+    :func:`beam_search`.
+    """
 
     def __init__(self, text: Tensor):
         self.text = text.clone()  # (B, K, T + n)
-        self.scores = torch.full(text.shape[:2], float("-inf"), device=text.device)  # (B, K)
-        self.lengths = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)  # (B, K)
+        self.scores = torch.full(text.shape[:2], float("-inf"),
+                                 device=text.device)  # (B, K)
+        self.lengths = torch.zeros(text.shape[:2], dtype=torch.long,
+                                   device=text.device)  # (B, K)
 
     def add(self, text: Tensor, scores: Tensor, length: int) -> None:
-        """Take in candidates (B, M, T + n) and their scores (B, M), minus infinity for those that are none."""
+        """Take in candidates (B, M, T + n) and their scores (B, M), minus infinity for
+        those that are none.
+        """
         scores = torch.cat([self.scores, scores], dim=1)  # (B, K + M)
-        lengths = torch.cat([self.lengths, torch.full_like(scores[:, self.scores.size(1) :], length).long()], dim=1)
+        lengths = torch.cat([self.lengths,
+                             torch.full_like(scores[:, self.scores.size(1) :],
+                                             length).long()], dim=1)
         self.scores, kept = scores.topk(self.scores.size(1))  # (B, K)
         self.text = _take_beams(torch.cat([self.text, text], dim=1), kept)  # (B, K, T + n)
         self.lengths = lengths.gather(1, kept)  # (B, K)
@@ -525,76 +623,97 @@ def _take_beams(x: Tensor, which: Tensor) -> Tensor:
 
 # %% ../nbs/22_sampling.ipynb #36a1c052
 class _BeamSearch:
-    """The unfinished beams of every prompt, best first, and the texts that have finished."""
+    """The unfinished beams of every prompt, best first, and the texts that have finished.
+    """
 
     def __init__(
-        self, idx: Tensor, max_new_tokens: int, n_beams: int, length_penalty: float, stop_tokens: Sequence[int],
+        self, idx: Tensor, max_new_tokens: int, n_beams: int, length_penalty: float,
+        stop_tokens: Sequence[int],
         pad: int | None, mask: Tensor | None,
     ):  # fmt: skip
         (B, self.T), device = idx.shape, idx.device
         self.stops, filling = _stops(stop_tokens, pad, device)
-        text = torch.cat([idx, idx.new_full((B, max_new_tokens), filling)], dim=1)  # (B, T + n)
+        text = torch.cat([idx, idx.new_full((B, max_new_tokens), filling)],
+                         dim=1)  # (B, T + n)
         self.text = text[:, None].repeat(1, n_beams, 1)  # (B, K, T + n)
         self.mask = None
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(B, max_new_tokens)], dim=1)  # (B, T + n)
             self.mask = mask.repeat_interleave(n_beams, dim=0)  # (B * K, T + n)
         self.scores = torch.full((B, n_beams), float("-inf"), device=device)
-        self.scores[:, 0] = 0.0  # all beams are the same at first: only one may have successors
-        self.open = torch.ones(B, 1, dtype=torch.bool, device=device)  # can an unfinished text still win?
+        # all beams are the same at first: only one may have successors
+        self.scores[:, 0] = 0.0
+        # can an unfinished text still win?
+        self.open = torch.ones(B, 1, dtype=torch.bool, device=device)
         self.length_penalty, self.finished = length_penalty, _Finished(self.text)
 
     def read(self, t: int) -> tuple[Tensor, Tensor | None]:
         """Return the unfinished texts and their mask, (B * K, t)."""
-        return self.text.flatten(0, 1)[:, :t], None if self.mask is None else self.mask[:, :t]
+        return self.text.flatten(0,
+                                 1)[:, :t], None if self.mask is None else self.mask[:, :t]
 
     def step(self, t: int, logits: Tensor) -> Tensor:
         """Extend the beams to t + 1 tokens; return from which rows (B * K,) they come."""
         (B, K), V = self.scores.shape, logits.size(-1)
         total = self.scores[..., None] + logits.log_softmax(-1).view(B, K, V)  # (B, K, V)
-        n = K * max(2, 1 + len(self.stops))  # enough to leave K when all stop tokens of all beams are among them
+        # enough to leave K when all stop tokens of all beams are among them
+        n = K * max(2, 1 + len(self.stops))
         scores, order = total.flatten(1).topk(min(n, K * V))  # (B, M)
         beams, tokens = order // V, order % V
         text = _take_beams(self.text, beams)  # (B, M, T + n)
         text[..., t] = tokens
         ends = torch.isin(tokens, self.stops) | (t + 1 == text.size(-1))  # (B, M)
         length = t + 1 - self.T
-        candidates = (scores / length**self.length_penalty).masked_fill(~(ends & self.open), float("-inf"))
+        candidates = (scores
+                      / length**self.length_penalty).masked_fill(
+                          ~(ends & self.open), float("-inf"))
         self.finished.add(text[:, :K], candidates[:, :K], length)
         self.scores, kept = scores.masked_fill(ends, float("-inf")).topk(K)  # (B, K)
         self.text = _take_beams(text, kept)  # (B, K, T + n)
         hoped = self.scores[:, :1] / length**self.length_penalty
-        self.open = self.open & (hoped > self.finished.scores.amin(1, keepdim=True))  # (B, 1)
-        return (beams.gather(1, kept) + K * torch.arange(B, device=beams.device)[:, None]).flatten()  # (B * K,)
+        self.open = self.open & (hoped
+                                 > self.finished.scores.amin(1, keepdim=True))  # (B, 1)
+        return (beams.gather(1, kept) + K
+                * torch.arange(B, device=beams.device)[:, None]).flatten()  # (B * K,)
 
 # %% ../nbs/22_sampling.ipynb #19f48084
 @torch.no_grad()
 def beam_search(
-    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, n_beams: int, length_penalty: float = 1.0,
-    stop_tokens: Sequence[int] = (), pad: int | None = None, mask: Tensor | None = None, block_size: int | None = None,
+    logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, n_beams: int,
+    length_penalty: float = 1.0,
+    stop_tokens: Sequence[int] = (), pad: int | None = None, mask: Tensor | None = None,
+    block_size: int | None = None,
     reorder: Callable[[Tensor], None] | None = None, return_scores: bool = False,
 ) -> Any:  # fmt: skip
-    """Return for every row the likeliest continuation that a search with ``n_beams`` unfinished texts at a time finds.
+    """Return for every row the likeliest continuation that a search with ``n_beams``
+    unfinished texts at a time finds.
 
     Args:
-        logits_of: as for :func:`stream`, called with ``B * n_beams`` rows, the beams of a prompt side by side.
-        length_penalty: a finished text's score is its log-probability over its length to this power.
-        stop_tokens: ids that finish a text; ``pad`` (by default the first of them, or 0) fills the row after it.
-        reorder: called with the rows (B * n_beams,) that go on, when they change places; for a cache.
-        return_scores: return two tensors, the texts and their scores. Without it the texts alone are returned.
+        logits_of: as for :func:`stream`, called with ``B * n_beams`` rows, the beams of a
+            prompt side by side.
+        length_penalty: a finished text's score is its log-probability over its length to
+            this power.
+        stop_tokens: ids that finish a text; ``pad`` (by default the first of them, or 0)
+            fills the row after it.
+        reorder: called with the rows (B * n_beams,) that go on, when they change places;
+            for a cache.
+        return_scores: return two tensors, the texts and their scores. Without it the texts
+            alone are returned.
 
     Shapes:
         idx: (B, T) int64
         returns: (B, T + n) int64, with scores (B,) float32
 
     Raises:
-        ValueError: when the prompt, the mask or a number is out of range, or the logits of a row hold NaN, say.
+        ValueError: when the prompt, the mask or a number is out of range, or the logits of
+            a row hold NaN, say.
 
     Source: Sutskever et al. (2014), section 3.2.
     """
     mask = _check(idx, max_new_tokens, mask, block_size)
     _check_search(n_beams, length_penalty, stop_tokens, pad)
-    search = _BeamSearch(idx, max_new_tokens, n_beams, length_penalty, stop_tokens, pad, mask)
+    search = _BeamSearch(idx, max_new_tokens, n_beams, length_penalty, stop_tokens, pad,
+                         mask)
     for t in range(idx.size(1), idx.size(1) + max_new_tokens):
         text, real = search.read(t)
         logits = _next_logits(logits_of, text, real, block_size)  # (B * K, V)
@@ -602,13 +721,17 @@ def beam_search(
         moved = search.step(t, logits)
         if not search.open.any():
             break
-        if reorder is not None and not torch.equal(moved, torch.arange(len(moved), device=moved.device)):
+        if reorder is not None and not torch.equal(moved,
+                                                   torch.arange(
+                                                       len(moved), device=moved.device)):
             reorder(moved)
     best, lengths = search.finished, search.finished.lengths[:, 0]
     text = best.text[:, 0, : idx.size(1) + int(lengths.max())]  # (B, T + n)
-    return (text, best.scores[:, 0].masked_fill(lengths == 0, 0.0)) if return_scores else text
+    return (text,
+            best.scores[:, 0].masked_fill(lengths == 0, 0.0)) if return_scores else text
 
-def _check_search(n_beams: int, length_penalty: float, stop_tokens: Sequence[int], pad: int | None) -> None:
+def _check_search(n_beams: int, length_penalty: float, stop_tokens: Sequence[int],
+                  pad: int | None) -> None:
     _whole("n_beams", n_beams)
     if n_beams < 1:
         raise ValueError(f"n_beams must be at least 1, not {n_beams}")

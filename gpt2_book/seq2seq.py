@@ -40,7 +40,8 @@ def _in_words(number: int, language: str) -> str:
     try:
         from num2words import num2words  # imported here, because nothing else needs it
     except ImportError as error:
-        raise ImportError("the corpus is made by the package num2words: pip install num2words") from error
+        raise ImportError(
+            "the corpus is made by the package num2words: pip install num2words") from error
     try:
         return num2words(number, lang=language)
     except NotImplementedError as error:
@@ -48,16 +49,21 @@ def _in_words(number: int, language: str) -> str:
 
 # %% ../nbs/40_seq2seq.ipynb #94a38bd3
 def _shares(n_held_out: int, max_digits: int) -> dict[int, int]:
-    """Divide the held-out pairs over 3 digits and more, at most a tenth of all numbers with so many digits."""
+    """Divide the held-out pairs over 3 digits and more, at most a tenth of all numbers with
+    so many digits.
+    """
     if not 3 <= max_digits <= 12:
         raise ValueError(f"max_digits must lie between 3 and 12, not {max_digits}")
     shares, left = {}, n_held_out
     for n_digits in range(3, max_digits + 1):
-        shares[n_digits] = min(left // (max_digits + 1 - n_digits), 9 * 10 ** (n_digits - 2))
+        shares[n_digits] = min(left // (max_digits + 1 - n_digits),
+                               9 * 10 ** (n_digits - 2))
         left -= shares[n_digits]
     if left or n_held_out < 0:
         most = sum(9 * 10 ** (n - 2) for n in shares)
-        raise ValueError(f"n_held_out must lie between 0 and {most} for {max_digits} digits, not {n_held_out}")
+        raise ValueError(
+            f"n_held_out must lie between 0 and {most} for {max_digits} digits, not "
+            f"{n_held_out}")
     return shares
 
 
@@ -65,10 +71,11 @@ def number_words(
     n_train: int = 20_000, n_held_out: int = 1_000, *,
     max_digits: int = 6, languages: tuple[str, str] = ("en", "de"), seed: int = 0,
 ) -> tuple[list[Pair], list[Pair]]:  # fmt: skip
-    """Write numbers in the words of two languages: pairs to train on, and held-out pairs of other numbers.
+    """Write numbers in the words of two languages: pairs to train on, and held-out pairs of
+    other numbers.
 
-    Each count of digits gets an equal share of the training pairs; where there are too few numbers, they repeat.
-    Held-out numbers are all different and have three digits or more.
+    Each count of digits gets an equal share of the training pairs; where there are too few
+    numbers, they repeat. Held-out numbers are all different and have three digits or more.
 
     Raises:
         ImportError: when the package num2words is missing.
@@ -76,16 +83,21 @@ def number_words(
     """
     shares, state = _shares(n_held_out, max_digits), np.random.RandomState(seed)
     if n_train < max_digits:
-        raise ValueError(f"n_train must be at least {max_digits}, one pair for each count of digits, not {n_train}")
+        raise ValueError(
+            f"n_train must be at least {max_digits}, one pair for each count of digits, "
+            f"not {n_train}")
     train, held_out = [], []
     for d in range(1, max_digits + 1):
-        n, n_held = n_train * d // max_digits - n_train * (d - 1) // max_digits, shares.get(d, 0)
+        n, n_held = (n_train * d // max_digits - n_train * (d - 1) // max_digits,
+                     shares.get(d, 0))
         drawn = _numbers(state, d, n + n_held)
         held_out += drawn[:n_held]
         train += [drawn[n_held + i % (len(drawn) - n_held)] for i in range(n)]
     a, b = languages
-    words = {number: (_in_words(number, a), _in_words(number, b)) for number in {*train, *held_out}}
-    return [words[train[i]] for i in state.permutation(n_train)], [words[number] for number in held_out]
+    words = {number: (_in_words(number, a), _in_words(number, b))
+             for number in {*train, *held_out}}
+    return [words[train[i]]
+            for i in state.permutation(n_train)], [words[number] for number in held_out]
 
 # %% ../nbs/40_seq2seq.ipynb #3cd7a2d5
 class Characters:
@@ -103,26 +115,36 @@ class Characters:
         self._ids = {character: i for i, character in enumerate(self.characters)}
 
     def encode(self, text: str) -> list[int]:
-        """Return one id per character. A ``ValueError`` names a character that the texts did not have."""
+        """Return one id per character. A ``ValueError`` names a character that the texts
+        did not have.
+        """
         for character in text:
             if character not in self._ids:
-                raise ValueError(f"the character {character!r} of {text!r} is not one of the {self.vocab_size} known")
+                raise ValueError(
+                    f"the character {character!r} of {text!r} is not one of the "
+                    f"{self.vocab_size} known")
         return [self._ids[character] for character in text]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids. A ``ValueError`` names one that is not in the vocabulary."""
+        """Return the text of the ids. A ``ValueError`` names one that is not in the
+        vocabulary.
+        """
         ids = list(ids)
         for i in ids:
             if not 0 <= i < self.vocab_size:
-                raise ValueError(f"token id {i} is not in the vocabulary of {self.vocab_size} characters")
+                raise ValueError(
+                    f"token id {i} is not in the vocabulary of {self.vocab_size} "
+                    f"characters")
         return "".join(self.characters[i] for i in ids)
 
 
 class Vocabulary:
-    """A tokenizer with three more tokens behind its own: padding, begin and end of a sequence.
+    """A tokenizer with three more tokens behind its own: padding, begin and end of a
+    sequence.
 
     Args:
-        tokenizer: anything with ``vocab_size``, ``encode`` and ``decode``: :class:`Characters`, or byte pair encoding.
+        tokenizer: anything with ``vocab_size``, ``encode`` and ``decode``:
+            :class:`Characters`, or byte pair encoding.
     """
 
     def __init__(self, tokenizer) -> None:
@@ -134,14 +156,16 @@ class Vocabulary:
         return [*self.tokenizer.encode(text), self.eos]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids before the first ``eos``, without ``pad`` and ``bos``."""
+        """Return the text of the ids before the first ``eos``, without ``pad`` and ``bos``.
+        """
         ids = list(ids)
         ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
         return self.tokenizer.decode([i for i in ids if i not in (self.pad, self.bos)])
 
 # %% ../nbs/40_seq2seq.ipynb #0793d0e4
 def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Make one tensor of rows of unequal lengths, and a mask that is True where a token stands.
+    """Make one tensor of rows of unequal lengths, and a mask that is True where a token
+    stands.
 
     Shapes:
         returns: ids (B, T) int64 and mask (B, T) bool, with T the length of the longest row
@@ -158,7 +182,9 @@ def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
 
 
 class PairBatch(NamedTuple):
-    """Source and target of ``B`` pairs, padded on the right; the masks are True where a token stands."""
+    """Source and target of ``B`` pairs, padded on the right; the masks are True where a
+    token stands.
+    """
 
     src: Tensor  # (B, S)
     src_mask: Tensor  # (B, S)
@@ -180,8 +206,10 @@ def pair_batch(
         ValueError: when there is no pair, or an empty side.
     """
     src, src_mask = pad_right([s for s, _ in pairs], source.pad)  # (B, S)
-    tgt, tgt_mask = pad_right([[target.bos, *t] for _, t in pairs], target.pad)  # (B, T + 1)
-    return PairBatch(*(x.to(device) for x in (src, src_mask, tgt[:, :-1], tgt[:, 1:], tgt_mask[:, 1:])))
+    tgt, tgt_mask = pad_right([[target.bos, *t] for _, t in pairs],
+                              target.pad)  # (B, T + 1)
+    return PairBatch(*(x.to(device)
+                       for x in (src, src_mask, tgt[:, :-1], tgt[:, 1:], tgt_mask[:, 1:])))
 
 # %% ../nbs/40_seq2seq.ipynb #564eeacc
 def batches_by_length(
@@ -194,17 +222,23 @@ def batches_by_length(
 
     Args:
         lengths: the length of each sequence.
-        max_tokens: no batch has more than so many places, its longest sequence times their number.
+        max_tokens: no batch has more than so many places, its longest sequence times their
+            number.
 
     Raises:
-        ValueError: when a number is below 1, or one sequence alone is longer than ``max_tokens``.
+        ValueError: when a number is below 1, or one sequence alone is longer than
+            ``max_tokens``.
 
     Source: Bahdanau et al. (2015), appendix B.2, with pools of 20 batches.
     """
     if min(batch_size, pool, 1 if max_tokens is None else max_tokens) < 1:
-        raise ValueError(f"batch_size {batch_size}, pool {pool}, max_tokens {max_tokens}: all must be at least 1")
+        raise ValueError(
+            f"batch_size {batch_size}, pool {pool}, max_tokens {max_tokens}: all must be "
+            f"at least 1")
     if max_tokens is not None and max(lengths, default=0) > max_tokens:
-        raise ValueError(f"a sequence of {max(lengths)} tokens does not fit into max_tokens = {max_tokens}")
+        raise ValueError(
+            f"a sequence of {max(lengths)} tokens does not fit into max_tokens = "
+            f"{max_tokens}")
     order, batches = torch.randperm(len(lengths), generator=generator).tolist(), []
     for start in range(0, len(order), pool * batch_size):
         batch: list[int] = []
@@ -222,7 +256,8 @@ State = tuple[Tensor, Tensor]
 
 
 class LSTMCell(nn.Module):
-    """One step of a long short-term memory; the parameters have ``torch.nn.LSTMCell``'s names and layout.
+    """One step of a long short-term memory; the parameters have ``torch.nn.LSTMCell``'s
+    names and layout.
 
     Shapes:
         x: (B, n_input); the state is h and c, (B, H) each, by default zeros
@@ -237,7 +272,8 @@ class LSTMCell(nn.Module):
     def __init__(self, n_input: int, n_hidden: int) -> None:
         super().__init__()
         if n_input < 1 or n_hidden < 1:
-            raise ValueError(f"n_input and n_hidden must be at least 1, not {n_input} and {n_hidden}")
+            raise ValueError(
+                f"n_input and n_hidden must be at least 1, not {n_input} and {n_hidden}")
         self.n_input, self.n_hidden = n_input, n_hidden
         self.weight_ih = nn.Parameter(torch.empty(4 * n_hidden, n_input))
         self.weight_hh = nn.Parameter(torch.empty(4 * n_hidden, n_hidden))
@@ -251,51 +287,66 @@ class LSTMCell(nn.Module):
         h, c = (x.new_zeros(B, H), x.new_zeros(B, H)) if state is None else state
         if x.shape != (B, self.n_input) or h.shape != (B, H) or c.shape != (B, H):
             shapes = f"x {tuple(x.shape)}, h {tuple(h.shape)} and c {tuple(c.shape)}"
-            raise ValueError(f"need x (B, {self.n_input}), h and c (B, {H}) with one B, not {shapes}")
-        gates = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)  # (B, 4H)
+            raise ValueError(
+                f"need x (B, {self.n_input}), h and c (B, {H}) with one B, not {shapes}")
+        gates = F.linear(x, self.weight_ih, self.bias_ih)  # (B, 4H)
+        gates = gates + F.linear(h, self.weight_hh, self.bias_hh)
         i, f, g, o = gates.chunk(4, dim=-1)  # 4 of (B, H)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c
 
 # %% ../nbs/40_seq2seq.ipynb #eee589bb
 def check_tokens(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Refuse what is not (B, T) whole numbers below ``vocab_size``, with at least one row and one token.
+    """Refuse what is not (B, T) whole numbers below ``vocab_size``, with at least one row
+    and one token.
 
     Raises:
         ValueError: naming the tensor and what is wrong with it.
     """
     if ids.ndim != 2 or ids.numel() == 0 or ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"{name} must be whole numbers (B, T), not {ids.dtype} of shape {tuple(ids.shape)}")
+        raise ValueError(
+            f"{name} must be whole numbers (B, T), not {ids.dtype} of shape "
+            f"{tuple(ids.shape)}")
     low, high = ids.min().item(), ids.max().item()
     if low < 0 or high >= vocab_size:
-        raise ValueError(f"{name} has tokens from {low} to {high}, its vocabulary those from 0 to {vocab_size - 1}")
+        raise ValueError(
+            f"{name} has tokens from {low} to {high}, its vocabulary those from 0 to "
+            f"{vocab_size - 1}")
 
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the lengths (B,) of rows padded on the right, of which the mask (B, T) is True where a token stands.
+    """Return the lengths (B,) of rows padded on the right, of which the mask (B, T) is True
+    where a token stands.
 
     Raises:
-        ValueError: when the mask has another shape or type, a row is all padding, or padding is not on the right.
+        ValueError: when the mask has another shape or type, a row is all padding, or
+            padding is not on the right.
     """
     if mask.shape != torch.Size(shape) or mask.dtype != torch.bool:
-        raise ValueError(f"{name} must be bool of shape {tuple(shape)}, not {mask.dtype} of {tuple(mask.shape)}")
+        raise ValueError(
+            f"{name} must be bool of shape {tuple(shape)}, not {mask.dtype} of "
+            f"{tuple(mask.shape)}")
     lengths = mask.sum(1)  # (B,)
     if (lengths == 0).any():
-        raise ValueError(f"{name}: row {lengths.argmin().item()} of {len(mask)} is all padding")
+        raise ValueError(
+            f"{name}: row {lengths.argmin().item()} of {len(mask)} is all padding")
     if (mask[:, 1:] & ~mask[:, :-1]).any():
-        raise ValueError(f"{name}: padding must stand on the right, and a token follows padding")
+        raise ValueError(
+            f"{name}: padding must stand on the right, and a token follows padding")
     return lengths
 
 # %% ../nbs/40_seq2seq.ipynb #9f87a311
 class Encoder(nn.Module):
-    """Read the source in both directions: one state for each place, and one vector for all of it.
+    """Read the source in both directions: one state for each place, and one vector for all
+    of it.
 
     Shapes:
         src: (B, S) int64; mask: (B, S), True where a token stands; by default everywhere
         returns: states (B, S, 2H), and the h and c (B, H) in which a decoder begins
 
     Raises:
-        ValueError: when a token is not in the vocabulary, or the mask is not as :func:`check_mask` wants it.
+        ValueError: when a token is not in the vocabulary, or the mask is not as
+            :func:`check_mask` wants it.
 
     Source: Bahdanau et al. (2015), section 3.2 and appendix A.2.1, with an LSTM.
     """
@@ -311,20 +362,25 @@ class Encoder(nn.Module):
         check_tokens("src", src, self.embed.num_embeddings)
         mask = torch.ones_like(src, dtype=torch.bool) if mask is None else mask
         lengths = check_mask("src_mask", mask, src.shape).cpu()  # (B,)
-        packed = pack_padded_sequence(self.embed(src), lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(self.embed(src), lengths, batch_first=True,
+                                      enforce_sorted=False)
         out, last = self.lstm(packed)
-        states, _ = pad_packed_sequence(out, batch_first=True, total_length=src.size(1))  # (B, S, 2H)
-        h, c = (z.transpose(0, 1).flatten(1) for z in last)  # 2 of (2, B, H) -> 2 of (B, 2H)
+        states, _ = pad_packed_sequence(out, batch_first=True,
+                                        total_length=src.size(1))  # (B, S, 2H)
+        # 2 of (2, B, H) -> 2 of (B, 2H)
+        h, c = (z.transpose(0, 1).flatten(1) for z in last)
         return states, (self.begin_h(h).tanh(), self.begin_c(c))  # 2 of (B, H)
 
 # %% ../nbs/40_seq2seq.ipynb #600c6d72
 class AdditiveAttention(nn.Module):
-    """Average the memory with weights from a small network that scores each query with each place.
+    """Average the memory with weights from a small network that scores each query with each
+    place.
 
     Args:
         n_query, n_memory: the sizes of a query and of a place of the memory.
         n_hidden: the width of the scoring network, ``A``.
-        keys: ``self.keys(memory)``, which is the same for all steps of a decoder and need be made only once.
+        keys: ``self.keys(memory)``, which is the same for all steps of a decoder and need
+            be made only once.
         mask: True where the memory may be looked at.
 
     Shapes:
@@ -332,7 +388,8 @@ class AdditiveAttention(nn.Module):
         returns: the averages (B, T, n_memory) and the weights (B, T, S)
 
     Raises:
-        ValueError: when the batch sizes or the mask do not agree, or a row of the mask is all False.
+        ValueError: when the batch sizes or the mask do not agree, or a row of the mask is
+            all False.
 
     Source: Bahdanau et al. (2015), section 3.1 and appendix A.1.2.
     """
@@ -344,17 +401,22 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(n_hidden, 1, bias=False)
 
     def forward(
-        self, queries: Tensor, memory: Tensor, mask: Tensor | None = None, *, keys: Tensor | None = None
+        self, queries: Tensor, memory: Tensor, mask: Tensor | None = None, *,
+        keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         if queries.size(0) != memory.size(0):
-            raise ValueError(f"{queries.size(0)} rows of queries cannot look at {memory.size(0)} rows of memory")
+            raise ValueError(
+                f"{queries.size(0)} rows of queries cannot look at {memory.size(0)} rows "
+                f"of memory")
         keys = self.keys(memory) if keys is None else keys  # (B, S, A)
         hidden = self.query(queries)[:, :, None] + keys[:, None]  # (B, T, S, A)
         scores = self.score(hidden.tanh()).squeeze(-1)  # (B, T, S)
         if mask is not None:
             if mask.shape != memory.shape[:2] or not mask.any(1).all():
                 n = 0 if mask.shape != memory.shape[:2] else int((~mask.any(1)).sum())
-                raise ValueError(f"mask {tuple(mask.shape)} for a memory {tuple(memory.shape)}, {n} rows all False")
+                raise ValueError(
+                    f"mask {tuple(mask.shape)} for a memory {tuple(memory.shape)}, {n} "
+                    f"rows all False")
             scores = scores.masked_fill(~mask[:, None], -math.inf)
         weights = scores.softmax(dim=-1)
         return weights @ memory, weights  # (B, T, n_memory), (B, T, S)
@@ -369,37 +431,49 @@ class Memory(NamedTuple):
 
     def take(self, rows: Tensor) -> Memory:
         """Select rows, for a beam search."""
-        return Memory(self.states[rows], self.keys[rows], None if self.mask is None else self.mask[rows])
+        return Memory(self.states[rows], self.keys[rows],
+                      None if self.mask is None else self.mask[rows])
 
 
 class Decoder(nn.Module):
-    """Predict the target's next token from the one before, the state and, with attention, the memory.
+    """Predict the target's next token from the one before, the state and, with attention,
+    the memory.
 
     Args:
         n_memory: the size of a place of the memory; 0 for a decoder without attention.
 
-    Source: Bahdanau et al. (2015), section 3.1; with ``n_memory = 0`` Sutskever et al. (2014), section 2.
+    Source: Bahdanau et al. (2015), section 3.1; with ``n_memory = 0`` Sutskever et al.
+    (2014), section 2.
     """
 
     def __init__(self, vocab_size: int, n_embd: int, n_hidden: int, n_memory: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocab_size, n_embd)
-        self.attention = AdditiveAttention(n_hidden, n_memory, n_hidden) if n_memory else None
+        self.attention = AdditiveAttention(n_hidden, n_memory,
+                                           n_hidden) if n_memory else None
         self.cell = LSTMCell(n_embd + n_memory, n_hidden)
         self.head = nn.Linear(n_hidden + n_memory + n_embd, vocab_size)
 
-    def step(self, token: Tensor, state: State, memory: Memory | None) -> tuple[Tensor, State, Tensor | None]:
-        """Read one token of each row, (B,): return what the head needs, the new state and the weights (B, S)."""
+    def step(self, token: Tensor, state: State,
+             memory: Memory | None) -> tuple[Tensor, State, Tensor | None]:
+        """Read one token of each row, (B,): return what the head needs, the new state and
+        the weights (B, S).
+        """
         x, weights = self.embed(token), None  # (B, E)
         found = []
         if self.attention is not None and memory is not None:
-            context, weights = self.attention(state[0][:, None], memory.states, memory.mask, keys=memory.keys)
+            context, weights = self.attention(state[0][:, None], memory.states, memory.mask,
+                                              keys=memory.keys)
             found, weights = [context[:, 0]], weights[:, 0]  # (B, 2H), (B, S)
         state = self.cell(torch.cat([x, *found], dim=-1), state)
-        return torch.cat([state[0], *found, x], dim=-1), state, weights  # (B, F), 2 of (B, H), (B, S)
+        return torch.cat([state[0], *found, x],
+                         dim=-1), state, weights  # (B, F), 2 of (B, H), (B, S)
 
-    def forward(self, tgt_in: Tensor, state: State, memory: Memory | None) -> tuple[Tensor, Tensor | None]:
-        """Read the target with teacher forcing, (B, T): return logits (B, T, V) and weights (B, T, S)."""
+    def forward(self, tgt_in: Tensor, state: State,
+                memory: Memory | None) -> tuple[Tensor, Tensor | None]:
+        """Read the target with teacher forcing, (B, T): return logits (B, T, V) and weights
+        (B, T, S).
+        """
         check_tokens("tgt_in", tgt_in, self.embed.num_embeddings)
         features, weights = [], []
         for token in tgt_in.unbind(dim=1):  # T of (B,)
@@ -413,10 +487,12 @@ class Decoder(nn.Module):
 # %% ../nbs/40_seq2seq.ipynb #5f9f34f4
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The shape of an encoder-decoder; ``pad``, ``bos`` and ``eos`` are tokens of the target.
+    """The shape of an encoder-decoder; ``pad``, ``bos`` and ``eos`` are tokens of the
+    target.
 
     Raises:
-        ValueError: when a size is below 1, or the three tokens are not three different ones of the target.
+        ValueError: when a size is below 1, or the three tokens are not three different ones
+            of the target.
     """
 
     src_vocab_size: int
@@ -432,7 +508,8 @@ class Seq2SeqConfig:
         for field in ("src_vocab_size", "tgt_vocab_size", "n_embd", "n_hidden"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"{field} must be a whole number of at least 1, not {value!r}")
         special = (self.pad, self.bos, self.eos)
         if len(set(special)) < 3 or not all(0 <= i < self.tgt_vocab_size for i in special):
             below = f"three different numbers below tgt_vocab_size = {self.tgt_vocab_size}"
@@ -440,7 +517,9 @@ class Seq2SeqConfig:
 
 # %% ../nbs/40_seq2seq.ipynb #0c38bfd6
 class _Reader:
-    """A decoder as :mod:`gpt2_book.sampling` calls it: reads each row's newest token, keeps the state."""
+    """A decoder as :mod:`gpt2_book.sampling` calls it: reads each row's newest token, keeps
+    the state.
+    """
 
     def __init__(self, decoder: Decoder, state: State, memory: Memory | None) -> None:
         self.decoder, self.state, self.memory = decoder, state, memory
@@ -457,13 +536,16 @@ class _Reader:
 
 # %% ../nbs/40_seq2seq.ipynb #23eda87a
 class Seq2Seq(nn.Module):
-    """An encoder-decoder of two LSTMs, with Bahdanau's attention or with one vector between them.
+    """An encoder-decoder of two LSTMs, with Bahdanau's attention or with one vector between
+    them.
 
     Shapes:
-        src: (B, S); tgt_in: (B, T); src_mask: (B, S), True where a token stands; returns logits (B, T, V)
+        src: (B, S); tgt_in: (B, T); src_mask: (B, S), True where a token stands; returns
+            logits (B, T, V)
 
     Raises:
-        ValueError: when a token is out of range, a mask misshapen, a row all padding, or the batch sizes differ.
+        ValueError: when a token is out of range, a mask misshapen, a row all padding, or
+            the batch sizes differ.
 
     Source: Sutskever et al. (2014), section 2; Bahdanau et al. (2015), section 3.
     """
@@ -472,25 +554,37 @@ class Seq2Seq(nn.Module):
         super().__init__()
         self.config, E, H = config, config.n_embd, config.n_hidden
         self.encoder = Encoder(config.src_vocab_size, E, H)
-        self.decoder = Decoder(config.tgt_vocab_size, E, H, 2 * H if config.attention else 0)
+        self.decoder = Decoder(config.tgt_vocab_size, E, H,
+                               2 * H if config.attention else 0)
 
-    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> tuple[State, Memory | None]:
-        """Read the source: return the decoder's first state and its memory, which is None without attention."""
+    def encode(self, src: Tensor,
+               src_mask: Tensor | None = None) -> tuple[State, Memory | None]:
+        """Read the source: return the decoder's first state and its memory, which is None
+        without attention.
+        """
         states, state = self.encoder(src, src_mask)
         attention = self.decoder.attention
-        return state, None if attention is None else Memory(states, attention.keys(states), src_mask)
+        return (state, None if attention is None
+                else Memory(states, attention.keys(states), src_mask))
 
-    def _decode(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _decode(self, src: Tensor, tgt_in: Tensor,
+                src_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if src.shape[:1] != tgt_in.shape[:1]:
-            raise ValueError(f"src {tuple(src.shape)} and tgt_in {tuple(tgt_in.shape)} have unequal batch sizes")
+            raise ValueError(
+                f"src {tuple(src.shape)} and tgt_in {tuple(tgt_in.shape)} have unequal "
+                f"batch sizes")
         return self.decoder(tgt_in, *self.encode(src, src_mask))
 
-    def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
+    def forward(self, src: Tensor, tgt_in: Tensor,
+                src_mask: Tensor | None = None) -> Tensor:
         return self._decode(src, tgt_in, src_mask)[0]  # (B, T, V)
 
     def align(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Return the attention weights (B, T, S). A ``ValueError`` says that the model has no attention."""
-        weights = None if self.decoder.attention is None else self._decode(src, tgt_in, src_mask)[1]
+        """Return the attention weights (B, T, S). A ``ValueError`` says that the model has
+        no attention.
+        """
+        weights = (None if self.decoder.attention is None
+                   else self._decode(src, tgt_in, src_mask)[1])
         if weights is None:
             raise ValueError("a model with attention=False has no weights to show")
         return weights  # (B, T, S)
@@ -498,19 +592,23 @@ class Seq2Seq(nn.Module):
     @torch.no_grad()
     def generate(
         self, src: Tensor, src_mask: Tensor | None = None, *,
-        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0, temperature: float = 0.0, **how,
+        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0,
+        temperature: float = 0.0, **how,
     ) -> Tensor:  # fmt: skip
-        """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and ``pad`` after it; greedily,
-        or by a search with ``n_beams``. ``how`` is as for :func:`gpt2_book.sampling.generate`."""
+        """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
+        ``pad`` after it; greedily, or by a search with ``n_beams``. ``how`` is as for
+        :func:`gpt2_book.sampling.generate`."""
         reader = _Reader(self.decoder, *self.encode(src, src_mask))
         start = src.new_full((len(src), 1), self.config.bos)
         how |= {"stop_tokens": (self.config.eos,), "pad": self.config.pad}
         if n_beams == 1:
-            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)
+            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature,
+                                     **how)
             assert isinstance(rows, Tensor), "no scores were asked for"
             return rows[:, 1:]  # (B, n)
         reader.reorder(torch.arange(len(src), device=src.device).repeat_interleave(n_beams))
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty, "reorder": reader.reorder}
+        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
+                "reorder": reader.reorder}
         rows = sampling.beam_search(reader, start, max_new_tokens, **how)
         assert isinstance(rows, Tensor), "no scores were asked for"
         return rows[:, 1:]  # (B, n)
@@ -520,7 +618,8 @@ def translate(
     model: nn.Module, texts: Sequence[str], source: Vocabulary, target: Vocabulary, *,
     max_new_tokens: int = 100, batch_size: int = 256, **how,
 ) -> list[str]:  # fmt: skip
-    """Translate texts with anything that has ``generate`` like :meth:`Seq2Seq.generate`; the order stays.
+    """Translate texts with anything that has ``generate`` like :meth:`Seq2Seq.generate`;
+    the order stays.
 
     Raises:
         ValueError: when a text holds a character that the vocabulary lacks.
@@ -533,7 +632,8 @@ def translate(
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
         src, mask = pad_right([rows[i] for i in part], source.pad)  # (B, S)
-        new = generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens, **how)  # (B, n)
+        new = generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens,
+                       **how)  # (B, n)
         found |= {i: target.decode(row) for i, row in zip(part, new.tolist())}
     return [found[i] for i in range(len(rows))]
 

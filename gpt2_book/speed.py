@@ -20,7 +20,8 @@ def logits_to_gradient_(logits: Tensor, targets: Tensor, n_tokens: int) -> Tenso
     """Overwrite logits by the gradient of each row's cross-entropy, and return the losses.
 
     Args:
-        n_tokens: the size of the vocabulary, V; further columns are padding, and stay as they are.
+        n_tokens: the size of the vocabulary, V; further columns are padding, and stay as
+            they are.
 
     Shapes:
         logits: (N, V or more); targets: (N, 1); returns (N, 1), in 32 bits at least
@@ -45,14 +46,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, chunk, step, grads):
         kind, (V, C) = hidden.device.type, weight.shape
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        dtype = (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind)
+                 else hidden.dtype)
         w = F.pad(weight.to(dtype), (0, 0, 0, -V % 64))  # (V + padding, C)
         x, y = hidden.reshape(-1, C).to(dtype), targets.reshape(-1, 1)  # (N, C), (N, 1)
         real, at = (y != -100).to(dtype), torch.where(y == -100, 0, y)  # (N, 1)
         logits = x.new_empty(min(chunk, len(x)), len(w))  # the only ones
-        dx, dw = torch.empty_like(x), torch.zeros_like(w, dtype=torch.promote_types(weight.dtype, torch.float32))
+        dx, dw = (torch.empty_like(x),
+                  torch.zeros_like(w,
+                                   dtype=torch.promote_types(weight.dtype, torch.float32)))
         total, part = torch.zeros((), dtype=dw.dtype, device=dw.device), torch.empty_like(w)
-        for rows, goal, counts, d in zip(*(tensor.split(chunk) for tensor in (x, at, real, dx))):
+        for rows, goal, counts, d in zip(*(tensor.split(chunk)
+                                           for tensor in (x, at, real, dx))):
             g = torch.mm(rows, w.T, out=logits[: len(rows)])  # (chunk, V + padding)
             total += (step(g, goal, V) * counts).sum()
             if grads:
@@ -69,20 +74,25 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad):
         dx, dw, n = ctx.saved_tensors
         grad, (of_hidden, of_weight) = grad / n, ctx.dtypes
-        return (dx.to(dw.dtype) * grad).to(of_hidden), dw.mul_(grad).to(of_weight), None, None, None, None
+        return (dx.to(dw.dtype)
+                * grad).to(of_hidden), dw.mul_(grad).to(of_weight), None, None, None, None
 
 # %% ../nbs/32_speed.ipynb #8ea11f19
 @torch.compiler.disable
 def chunked_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk: int = 1024, compile: bool = False
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk: int = 1024,
+    compile: bool = False
 ) -> Tensor:
-    """Return the mean cross-entropy of the logits ``hidden @ weight.T``, of which only ``chunk`` rows exist at a time.
+    """Return the mean cross-entropy of the logits ``hidden @ weight.T``, of which only
+    ``chunk`` rows exist at a time.
 
-    Loss and gradients are those of ``F.cross_entropy``. The gradient is computed in the forward pass, so that
-    the result can be differentiated once; under autocast the products are in its format, and sums in 32 bits.
+    Loss and gradients are those of ``F.cross_entropy``. The gradient is computed in the
+    forward pass, so that the result can be differentiated once; under autocast the products
+    are in its format, and sums in 32 bits.
 
     Args:
-        weight: of the output head; it may be tied to the embedding. Its rows are padded to a multiple of 64 here.
+        weight: of the output head; it may be tied to the embedding. Its rows are padded to
+            a multiple of 64 here.
         targets: -100 where not counted. Where nothing counts, loss and gradients are zero.
         compile: compile what lies between the products.
 
@@ -98,7 +108,9 @@ def chunked_cross_entropy(
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     if targets.shape != hidden.shape[:-1] or hidden.size(-1) != weight.size(-1):
         shapes = (tuple(x.shape) for x in (hidden, weight, targets))
-        raise ValueError("need hidden (..., C), weight (V, C), targets (...), not {}, {}, {}".format(*shapes))
+        raise ValueError(
+            "need hidden (..., C), weight (V, C), targets (...), not {}, {}, {}".format(
+                *shapes))
     step = compiled(logits_to_gradient_) if compile else logits_to_gradient_
     grads = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, step, grads)

@@ -43,7 +43,9 @@ GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 # %% ../nbs/01_tokenization.ipynb #1a94addf
 def replace_surrogates(text: str) -> str:
-    """Join surrogate pairs in ``text`` and replace lone surrogates by U+FFFD, as tiktoken does."""
+    """Join surrogate pairs in ``text`` and replace lone surrogates by U+FFFD, as tiktoken
+    does.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:  # rare, so the check costs one fast pass
@@ -53,12 +55,15 @@ def replace_surrogates(text: str) -> str:
 # %% ../nbs/01_tokenization.ipynb #562a33c7
 def count_chunks(text: str, *, pattern: str = GPT2_PATTERN) -> Counter[bytes]:
     """Split ``text`` by ``pattern`` and count each distinct chunk, as UTF-8 bytes."""
-    chunks = Counter(match.group() for match in regex.finditer(pattern, replace_surrogates(text)))
+    chunks = Counter(match.group()
+                     for match in regex.finditer(pattern, replace_surrogates(text)))
     return Counter({chunk.encode(): count for chunk, count in chunks.items()})
 
 # %% ../nbs/01_tokenization.ipynb #58267e42
 class PairIndex:
-    """The pairs of all chunks: how often each occurs, in which chunks, and which one is the most frequent."""
+    """The pairs of all chunks: how often each occurs, in which chunks, and which one is the
+    most frequent.
+    """
 
     def __init__(self, chunks: Mapping[bytes, int]) -> None:
         self.ids, self.weights = [list(chunk) for chunk in chunks], list(chunks.values())
@@ -77,7 +82,9 @@ class PairIndex:
         return set(pairs)
 
     def most_frequent(self) -> tuple[int, int] | None:
-        """Take the pair with the highest count out of the heap; of equals, the one with the smaller ids."""
+        """Take the pair with the highest count out of the heap; of equals, the one with the
+        smaller ids.
+        """
         while self.heap:
             count, pair = heapq.heappop(self.heap)
             if -count == self.counts[pair] > 0:
@@ -85,7 +92,9 @@ class PairIndex:
         return None
 
     def merge(self, pair: tuple[int, int], new_id: int) -> None:
-        """Merge ``pair`` in the chunks that hold it, and correct the counts of the pairs around it."""
+        """Merge ``pair`` in the chunks that hold it, and correct the counts of the pairs
+        around it.
+        """
         changed = set()
         for i in tuple(self.where[pair]):
             changed |= self._count(i, -1)
@@ -97,24 +106,28 @@ class PairIndex:
 
 # %% ../nbs/01_tokenization.ipynb #dcee444b
 def train_ranks(chunks: Mapping[bytes, int], n_ranks: int) -> dict[bytes, int]:
-    """Learn ``n_ranks`` tokens, the 256 bytes included, from chunks and how often each occurs.
+    """Learn ``n_ranks`` tokens, the 256 bytes included, from chunks and how often each
+    occurs.
 
-    The most frequent pair is merged first; of equally frequent pairs the one with the smaller ids, the left id first.
-    So the result depends on nothing but the counts.
+    The most frequent pair is merged first; of equally frequent pairs the one with the
+    smaller ids, the left id first. So the result depends on nothing but the counts.
 
     Raises:
-        ValueError: when fewer than 256 tokens are asked for, or the chunks run out of pairs.
+        ValueError: when fewer than 256 tokens are asked for, or the chunks run out of
+            pairs.
 
     Source:
         Sennrich et al. (2016), section 3.2; Radford et al. (2019), section 2.2.
     """
     if n_ranks < 256:
-        raise ValueError(f"byte-level ranks begin with the 256 bytes; {n_ranks} are too few")
+        raise ValueError(
+            f"byte-level ranks begin with the 256 bytes; {n_ranks} are too few")
     tokens, pairs = [bytes([byte]) for byte in range(256)], PairIndex(chunks)
     while len(tokens) < n_ranks:
         pair = pairs.most_frequent()
         if pair is None:
-            raise ValueError(f"the text yields only {len(tokens)} tokens; {n_ranks} were asked for")
+            raise ValueError(
+                f"the text yields only {len(tokens)} tokens; {n_ranks} were asked for")
         pairs.merge(pair, len(tokens))
         tokens.append(tokens[pair[0]] + tokens[pair[1]])
     ranks = {token: rank for rank, token in enumerate(tokens)}
@@ -123,20 +136,24 @@ def train_ranks(chunks: Mapping[bytes, int], n_ranks: int) -> dict[bytes, int]:
 
 # %% ../nbs/01_tokenization.ipynb #8bd5b107
 def merge_chunk(chunk: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    """Merge the bytes of one chunk, lowest rank first and leftmost of equals, in ``O(n log n)``.
+    """Merge the bytes of one chunk, lowest rank first and leftmost of equals, in ``O(n log
+    n)``.
 
-    ``after[i]`` is where the part that starts at ``i`` ends; ``before[i]`` is where the part in front of it starts.
+    ``after[i]`` is where the part that starts at ``i`` ends; ``before[i]`` is where the
+    part in front of it starts.
     """
     n = len(chunk)
     after, before = [*range(1, n + 1), -1], [*range(-1, n)]
-    heap = [(ranks[chunk[i : i + 2]], i, i + 2) for i in range(n - 1) if chunk[i : i + 2] in ranks]
+    heap = [(ranks[chunk[i : i + 2]], i, i + 2) for i in range(n - 1)
+            if chunk[i : i + 2] in ranks]
     heapq.heapify(heap)
     while heap:
         _, start, end = heapq.heappop(heap)
         middle = after[start]
         if after[middle] != end:
             continue  # outdated: one of the two parts has been merged meanwhile
-        after[start], after[middle], before[end] = end, n, start  # nothing starts at `middle` any more
+        # nothing starts at `middle` any more
+        after[start], after[middle], before[end] = end, n, start
         for left, right in ((before[start], end), (start, after[end])):
             if left >= 0 and right >= 0 and chunk[left:right] in ranks:
                 heapq.heappush(heap, (ranks[chunk[left:right]], left, right))
@@ -148,7 +165,9 @@ def merge_chunk(chunk: bytes, ranks: Mapping[bytes, int]) -> list[int]:
 
 # %% ../nbs/01_tokenization.ipynb #3888d973
 def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the text of ``pieces`` as they come, and hold a character back until all of its bytes are there."""
+    """Yield the text of ``pieces`` as they come, and hold a character back until all of its
+    bytes are there.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for piece in pieces:
         if text := decoder.decode(piece):
@@ -166,7 +185,8 @@ def check_ranks(ranks: Mapping[bytes, int]) -> None:
     present, n = set(ranks.values()), len(ranks)
     for rank in range(n):
         if rank not in present:
-            raise ValueError(f"{n} tokens need the ranks 0 to {n - 1}, but rank {rank} is missing")
+            raise ValueError(
+                f"{n} tokens need the ranks 0 to {n - 1}, but rank {rank} is missing")
     for byte in range(256):
         if bytes([byte]) not in ranks:
             raise ValueError(f"the byte {byte} has no token; byte-level ranks hold all 256")
@@ -176,7 +196,8 @@ class BytePairEncoding:
     """Text to token ids and back by ranks alone, without special tokens.
 
     Args:
-        ranks: the bytes of each token and its id, which is also its priority: the lowest rank is merged first.
+        ranks: the bytes of each token and its id, which is also its priority: the lowest
+            rank is merged first.
         pattern: the regular expression that cuts the text into chunks.
     """
 
@@ -193,7 +214,9 @@ class BytePairEncoding:
         return len(self._tokens)
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Token ids of ``text``, in which nothing is special. A lone surrogate becomes U+FFFD."""
+        """Token ids of ``text``, in which nothing is special. A lone surrogate becomes
+        U+FFFD.
+        """
         ids: list[int] = []
         for match in self._split.finditer(replace_surrogates(text)):
             ids += self._cache.get(match.group()) or self._encode_chunk(match.group())
@@ -207,11 +230,14 @@ class BytePairEncoding:
         return ids
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of all tokens, joined. A ``ValueError`` names an id that is not in the vocabulary."""
+        """The bytes of all tokens, joined. A ``ValueError`` names an id that is not in the
+        vocabulary.
+        """
         tokens = []
         for i in map(index, ids):  # an integer of a list, an array or a tensor
             if not 0 <= i < self.vocab_size:
-                raise ValueError(f"token id {i} is not in the vocabulary of {self.vocab_size} tokens")
+                raise ValueError(
+                    f"token id {i} is not in the vocabulary of {self.vocab_size} tokens")
             tokens.append(self._tokens[i])
         return b"".join(tokens)
 
@@ -223,22 +249,29 @@ class BytePairEncoding:
 GPT2_SPECIAL = ("<|endoftext|>",)
 
 
-def split_special(text: str, special: Collection[str], allowed: Literal["all"] | Collection[str]) -> list[str]:
+def split_special(text: str, special: Collection[str],
+                  allowed: Literal["all"] | Collection[str]) -> list[str]:
     """Cut ``text`` before and after each special token; every second piece is one.
 
     Raises:
-        ValueError: when ``text`` holds a special token that is not allowed, or one is allowed that does not exist.
+        ValueError: when ``text`` holds a special token that is not allowed, or one is
+            allowed that does not exist.
     """
-    names = set(special) if allowed == "all" else {allowed} if isinstance(allowed, str) else set(allowed)
+    names = (set(special) if allowed == "all" else {allowed} if isinstance(allowed, str)
+             else set(allowed))
     if unknown := names - set(special):
-        raise ValueError(f"{min(unknown)!r} is allowed but is not a special token; these are: {sorted(special)}")
+        raise ValueError(
+            f"{min(unknown)!r} is allowed but is not a special token; these are: "
+            f"{sorted(special)}")
     for name in special:
         if name not in names and name in text:
             raise ValueError(
-                f"the text holds the special token {name!r}: pass allowed_special={{{name!r}}} to encode it as one, "
+                f"the text holds the special token {name!r}: pass "
+                f"allowed_special={{{name!r}}} to encode it as one, "
                 "or use encode_ordinary to spell it out"
             )
-    longest_first = "|".join(regex.escape(name) for name in sorted(names, key=len, reverse=True))
+    longest_first = "|".join(regex.escape(name)
+                             for name in sorted(names, key=len, reverse=True))
     return regex.split(f"({longest_first})", text) if names else [text]
 
 # %% ../nbs/01_tokenization.ipynb #9967bc8d
@@ -268,7 +301,8 @@ def write_ranks(
 
 # %% ../nbs/01_tokenization.ipynb #5fc4fd14
 def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
-    """Read a file with a token in base64 and its rank on each line, the text format of tiktoken.
+    """Read a file with a token in base64 and its rank on each line, the text format of
+    tiktoken.
 
     A first line in braces holds settings (see :func:`read_settings`) and no rank.
 
@@ -286,7 +320,9 @@ def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
                 raise ValueError("empty or repeated")
             ranks[token] = int(rank)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {line[:60]!r} is not a new token and its rank") from error
+            raise ValueError(
+                f"{path}, line {number}: {line[:60]!r} is not a new token and "
+                f"its rank") from error
     try:
         check_ranks(ranks)
     except ValueError as error:
@@ -318,50 +354,65 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], str]:
 
 # %% ../nbs/01_tokenization.ipynb #3f5ba9cf
 def gpt2_ranks() -> dict[bytes, int]:
-    """GPT-2's 50,256 ranks, from tiktoken's cache (``TIKTOKEN_CACHE_DIR``) or, the first time, from the network.
+    """GPT-2's 50,256 ranks, from tiktoken's cache (``TIKTOKEN_CACHE_DIR``) or, the first
+    time, from the network.
 
     Raises:
         RuntimeError: when they are not in the cache and cannot be downloaded.
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:  # no network, or a download that fails its checksum
+    # no network, or a download that fails its checksum
+    except (OSError, ValueError) as error:
         raise RuntimeError(
             "GPT-2's ranks are not in tiktoken's cache and could not be downloaded; "
             "run once with a network, or set TIKTOKEN_CACHE_DIR to a folder that holds them"
         ) from error
-    return {encoding.decode_single_token_bytes(rank): rank for rank in range(encoding.eot_token)}
+    return {encoding.decode_single_token_bytes(rank): rank
+            for rank in range(encoding.eot_token)}
 
 # %% ../nbs/01_tokenization.ipynb #8247d181
 class Tokenizer(BytePairEncoding):
-    """Byte pair encoding with special tokens, which ``encode`` refuses unless they are allowed.
+    """Byte pair encoding with special tokens, which ``encode`` refuses unless they are
+    allowed.
 
     Args:
         ranks: the bytes of each token and its id.
-        special_tokens: the name of each special token and its id; these ids follow the ranks.
+        special_tokens: the name of each special token and its id; these ids follow the
+            ranks.
         pattern: the regular expression that cuts the text into chunks.
     """
 
     def __init__(
-        self, ranks: Mapping[bytes, int], *, special_tokens: dict[str, int] | None = None, pattern: str = GPT2_PATTERN
+        self, ranks: Mapping[bytes, int], *, special_tokens: dict[str, int] | None = None,
+        pattern: str = GPT2_PATTERN
     ) -> None:
         super().__init__(ranks, pattern=pattern)
         self.special_tokens = dict(special_tokens or {})
         names = sorted(self.special_tokens, key=self.special_tokens.__getitem__)
-        if "" in names or [self.special_tokens[n] for n in names] != [*range(len(ranks), len(ranks) + len(names))]:
-            raise ValueError(f"special tokens need names and the ids from {len(ranks)} on, not {self.special_tokens}")
+        if "" in names or [self.special_tokens[n]
+                           for n in names] != [*range(len(ranks), len(ranks) + len(names))]:
+            raise ValueError(
+                f"special tokens need names and the ids from {len(ranks)} on, not "
+                f"{self.special_tokens}")
         self._tokens += [name.encode() for name in names]
 
     @classmethod
-    def _named(cls, ranks: Mapping[bytes, int], names: Collection[str], pattern: str = GPT2_PATTERN) -> Tokenizer:
-        return cls(ranks, special_tokens={name: len(ranks) + i for i, name in enumerate(names)}, pattern=pattern)
+    def _named(cls, ranks: Mapping[bytes, int], names: Collection[str],
+               pattern: str = GPT2_PATTERN) -> Tokenizer:
+        return cls(ranks, special_tokens={name: len(ranks) + i
+                                          for i, name in enumerate(names)}, pattern=pattern)
 
     @classmethod
     def train(
-        cls, text: str, vocab_size: int, *, special_tokens: Collection[str] = GPT2_SPECIAL, pattern: str = GPT2_PATTERN
+        cls, text: str, vocab_size: int, *, special_tokens: Collection[str] = GPT2_SPECIAL,
+        pattern: str = GPT2_PATTERN
     ) -> Tokenizer:
-        """Train a vocabulary of ``vocab_size`` tokens, the special ones included, on ``text``."""
-        ranks = train_ranks(count_chunks(text, pattern=pattern), vocab_size - len(special_tokens))
+        """Train a vocabulary of ``vocab_size`` tokens, the special ones included, on
+        ``text``.
+        """
+        ranks = train_ranks(count_chunks(text, pattern=pattern),
+                            vocab_size - len(special_tokens))
         return cls._named(ranks, special_tokens, pattern)
 
     @classmethod
@@ -405,9 +456,13 @@ class Tokenizer(BytePairEncoding):
             explicit_n_vocab=self.vocab_size,
         )
 
-    def encode(self, text: str, *, allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
-        """Token ids of ``text``. A ``ValueError`` names a special token in it that is not in ``allowed_special``."""
+    def encode(self, text: str, *,
+               allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
+        """Token ids of ``text``. A ``ValueError`` names a special token in it that is not
+        in ``allowed_special``.
+        """
         ids: list[int] = []
-        for i, piece in enumerate(split_special(text, self.special_tokens, allowed_special)):
+        pieces = split_special(text, self.special_tokens, allowed_special)
+        for i, piece in enumerate(pieces):
             ids += [self.special_tokens[piece]] if i % 2 else self.encode_ordinary(piece)
         return ids

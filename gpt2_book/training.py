@@ -25,11 +25,13 @@ __all__ = ['PRECISIONS', 'PEAK_FLOPS', 'choose_precision', 'choose_device', 'aut
            'evaluate', 'training_flops', 'peak_flops']
 
 # %% ../nbs/31_training.ipynb #f7b73318
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16,
+              "float16": torch.float16}
 
 
 def choose_precision(wanted: str, device: torch.device | str) -> str:
-    """Return the number format of the forward pass: ``wanted``, or what the device has units for, for ``"auto"``.
+    """Return the number format of the forward pass: ``wanted``, or what the device has
+    units for, for ``"auto"``.
 
     Raises:
         ValueError: when there is no such format.
@@ -44,7 +46,8 @@ def choose_precision(wanted: str, device: torch.device | str) -> str:
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device that is wanted, or for ``"auto"`` a GPU if there is one: CUDA's, or a Mac's by MPS.
+    """Return the device that is wanted, or for ``"auto"`` a GPU if there is one: CUDA's, or
+    a Mac's by MPS.
 
     Raises:
         ValueError: when the device cannot be used here.
@@ -55,11 +58,15 @@ def choose_device(wanted: str = "auto") -> torch.device:
     try:
         return torch.zeros(1, device=wanted).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"the device {wanted!r} cannot be used: {str(error).partition('. ')[0]}") from error
+        raise ValueError(
+            f"the device {wanted!r} cannot be used: "
+            f"{str(error).partition('. ')[0]}") from error
 
 
 def autocast(device: torch.device, precision: str):
-    """Return the context for a forward pass in a number format: PyTorch's autocast, or nothing for float32."""
+    """Return the context for a forward pass in a number format: PyTorch's autocast, or
+    nothing for float32.
+    """
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=PRECISIONS[precision])
@@ -67,12 +74,14 @@ def autocast(device: torch.device, precision: str):
 # %% ../nbs/31_training.ipynb #30bef6f1
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train: the optimizer's settings, the schedule of its learning rate, and how a step is computed.
+    """How to train: the optimizer's settings, the schedule of its learning rate, and how a
+    step is computed.
 
     Raises:
         ValueError: when a number is out of range.
 
-    Source: Brown et al. (2020), appendix B, for the betas, the decay, the clipping and the shape of the schedule.
+    Source: Brown et al. (2020), appendix B, for the betas, the decay, the clipping and the
+    shape of the schedule.
     """
 
     steps: int = 1000  # updates
@@ -81,12 +90,16 @@ class TrainConfig:
     warmup_steps: int | None = None  # updates; by default a tenth of them, 100 at most
     decay_steps: int = 0  # updates until the rate is lowest, where it stays; 0: all of them
     weight_decay: float = 0.1  # of matrices only
-    betas: tuple[float, float] = (0.9, 0.95)  # of the running means of gradients and of their squares
+    # of the running means of gradients and of their squares
+    betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0  # the largest norm of all gradients together
     accumulate: int = 1  # batches of the loader in one update
-    precision: str = "float32"  # of the forward pass; bfloat16, float16, or auto: what the device is good at
-    compile: bool = False  # compile the loss and its gradients at the first step, about a minute
-    chunk: int = 0  # rows of logits that are held at once, see gpt2_book.speed; 0: all of them
+    # of the forward pass; bfloat16, float16, or auto: what the device is good at
+    precision: str = "float32"
+    # compile the loss and its gradients at the first step, about a minute
+    compile: bool = False
+    # rows of logits that are held at once, see gpt2_book.speed; 0: all of them
+    chunk: int = 0
 
     def __post_init__(self):
         object.__setattr__(self, "betas", tuple(self.betas))
@@ -94,32 +107,42 @@ class TrainConfig:
         if self.warmup_steps is None:
             object.__setattr__(self, "warmup_steps", max(0, min(100, end // 10)))
         if self.steps < 1 or self.decay_steps < 0:
-            raise ValueError(f"need steps >= 1 and decay_steps >= 0, not {self.steps} and {self.decay_steps}")
+            given = f"{self.steps} and {self.decay_steps}"
+            raise ValueError(f"need steps >= 1 and decay_steps >= 0, not {given}")
         if not 0 <= (self.warmup_steps or 0) <= end:
-            raise ValueError(f"need 0 <= warmup_steps <= {end} steps of the schedule, not {self.warmup_steps}")
+            asked = f"0 <= warmup_steps <= {end} steps of the schedule"
+            raise ValueError(f"need {asked}, not {self.warmup_steps}")
         if not self.learning_rate > 0 or not 0 <= self.final_share <= 1:
             given = f"{self.learning_rate} and {self.final_share}"
-            raise ValueError(f"need learning_rate > 0 and 0 <= final_share <= 1, not {given}")
+            raise ValueError(
+                f"need learning_rate > 0 and 0 <= final_share <= 1, not {given}")
         if not self.weight_decay >= 0 or not self.clip > 0:
-            raise ValueError(f"need weight_decay >= 0 and clip > 0, not {self.weight_decay} and {self.clip}")
+            given = f"{self.weight_decay} and {self.clip}"
+            raise ValueError(f"need weight_decay >= 0 and clip > 0, not {given}")
         if self.accumulate < 1 or self.precision not in ("auto", *PRECISIONS):
             known = ", ".join(PRECISIONS)
             given = f"{self.accumulate} and {self.precision!r}"
-            raise ValueError(f"need accumulate >= 1 and precision auto, {known}; not {given}")
+            raise ValueError(
+                f"need accumulate >= 1 and precision auto, {known}; not {given}")
         if self.chunk < 0:
-            raise ValueError(f"chunk must be a number of rows, or 0 for all at once, not {self.chunk}")
+            raise ValueError(
+                f"chunk must be a number of rows, or 0 for all at once, not {self.chunk}")
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step counted from 0, by :func:`gpt2_book.optim.warmup_cosine`."""
+        """Return the learning rate of a step counted from 0, by
+        :func:`gpt2_book.optim.warmup_cosine`.
+        """
         end, warmup = self.decay_steps or self.steps, self.warmup_steps or 0
         return warmup_cosine(
-            step + 1, peak=self.learning_rate, warmup=warmup, end=end, final_share=self.final_share
+            step + 1, peak=self.learning_rate, warmup=warmup, end=end,
+            final_share=self.final_share
         )
 
     def optimizer(self, model: nn.Module) -> torch.optim.AdamW:
         """Return AdamW with these settings, by :func:`gpt2_book.optim.make_optimizer`."""
         return make_optimizer(
-            model, learning_rate=self.learning_rate, weight_decay=self.weight_decay, betas=self.betas
+            model, learning_rate=self.learning_rate, weight_decay=self.weight_decay,
+            betas=self.betas
         )
 
 # %% ../nbs/31_training.ipynb #639ba758
@@ -131,7 +154,9 @@ class Loader(Protocol):
 
 @runtime_checkable
 class ResumableLoader(Loader, Protocol):
-    """A loader that can say where it is, and go there, like those of :mod:`gpt2_book.data`. Saved runs need one."""
+    """A loader that can say where it is, and go there, like those of :mod:`gpt2_book.data`.
+    Saved runs need one.
+    """
 
     def state_dict(self) -> dict: ...
 
@@ -145,22 +170,27 @@ class Step:
     step: int  # counted from 0
     loss: float  # nats per token, before the update
     learning_rate: float
-    gradient_norm: float  # of all gradients together, before clipping; not finite where the scaler skipped the update
+    # of all gradients together, before clipping; not finite where the scaler skipped the
+    # update
+    gradient_norm: float
     tokens_per_second: float
 
-
+# %% ../nbs/31_training.ipynb #230b5d8e
 class Objective(nn.Module):
-    """What training makes small: the mean loss of a model on inputs and targets, as a module of its own.
+    """What training makes small: the mean loss of a model on inputs and targets, as a
+    module of its own.
 
     Args:
-        chunk: hold this many rows of logits at a time (:func:`gpt2_book.speed.chunked_cross_entropy`); 0 holds all.
+        chunk: hold this many rows of logits at a time
+            (:func:`gpt2_book.speed.chunked_cross_entropy`); 0 holds all.
         compile: have PyTorch compile it, in place: parameters keep their names.
 
     Shapes:
         inputs and targets: (B, T) int64; returns a scalar, in nats per token
 
     Raises:
-        TypeError: when the loss is to be computed in chunks and the model has no ``hidden`` and ``lm_head``.
+        TypeError: when the loss is to be computed in chunks and the model has no ``hidden``
+            and ``lm_head``.
     """
 
     model: Any  # what it has beside forward depends on chunk
@@ -168,7 +198,9 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, *, chunk: int = 0, compile: bool = False) -> None:
         super().__init__()
         if chunk and not (hasattr(model, "hidden") and hasattr(model, "lm_head")):
-            raise TypeError(f"chunk = {chunk} needs a model with hidden and lm_head, not {type(model).__name__}")
+            raise TypeError(
+                f"chunk = {chunk} needs a model with hidden and lm_head, not "
+                f"{type(model).__name__}")
         self.model, self.chunk, self.compiled = model, chunk, compile
         if compile:
             self.compile()
@@ -176,32 +208,41 @@ class Objective(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if not self.chunk:
             return self.model(inputs, targets)[1]
-        from gpt2_book.speed import chunked_cross_entropy  # which brings the compiler along: half a second
+        # which brings the compiler along: half a second
+        from gpt2_book.speed import chunked_cross_entropy
 
         hidden, head = self.model.hidden(inputs), self.model.lm_head.weight
-        return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk, compile=self.compiled)
+        return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk,
+                                     compile=self.compiled)
 
 
 def to_device(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets on a device; a GPU copies them from pinned memory while the program goes on."""
+    """Return inputs and targets on a device; a GPU copies them from pinned memory while the
+    program goes on.
+    """
     if device.type != "cuda":
         return batch[0].to(device), batch[1].to(device)
     x, y = (t if t.device.type != "cpu" else t.pin_memory() for t in batch)
     return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
 
-def share_of_mean(objective: nn.Module, inputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
-    """Return a batch's mean loss times its share of all targets: 0, with zero gradients, for a share of 0."""
-    targets = torch.where(share > 0, targets, 0)  # other models than ours give 0 / 0 for the mean over no target
+def share_of_mean(objective: nn.Module, inputs: Tensor, targets: Tensor,
+                  share: Tensor) -> Tensor:
+    """Return a batch's mean loss times its share of all targets: 0, with zero gradients,
+    for a share of 0.
+    """
+    # other models than ours give 0 / 0 for the mean over no target
+    targets = torch.where(share > 0, targets, 0)
     loss = objective(inputs, targets)
     return loss * share.to(loss.dtype)
 
 # %% ../nbs/31_training.ipynb #85b884b0
 class Batches:
-    """The inputs and targets of each update, taken from a loader, or fetched from it while the device computed.
+    """The inputs and targets of each update, taken from a loader, or fetched from it while
+    the device computed.
 
-    A loader that has ``state_dict`` and ``load_state_dict`` is set back after fetching: its state is always that of
-    the last update that was made.
+    A loader that has ``state_dict`` and ``load_state_dict`` is set back after fetching: its
+    state is always that of the last update that was made.
 
     Args:
         n: batches for one update.
@@ -209,12 +250,14 @@ class Batches:
 
     def __init__(self, n: int, device: torch.device) -> None:
         self.n, self.device = n, device
-        self._ahead: tuple = (None,) * 4  # a loader, its state, the batches after that, and its state after them
+        # a loader, its state, the batches after that, and its state after them
+        self._ahead: tuple = (None,) * 4
 
     def take(self, loader: Loader) -> list[tuple[Tensor, Tensor]]:
         """Return the inputs and targets of the next update, (B, T) each, on the device."""
         (source, before, batches, after), self._ahead = self._ahead, (None,) * 4
-        if isinstance(source, ResumableLoader) and source is loader and before == source.state_dict():
+        known = isinstance(source, ResumableLoader) and source is loader
+        if known and before == source.state_dict():
             source.load_state_dict(after)
             return batches
         return [to_device(loader.next_batch(), self.device) for _ in range(self.n)]
@@ -231,29 +274,35 @@ class Batches:
 
 # %% ../nbs/31_training.ipynb #38452c89
 class Trainer:
-    """A run: a model, its batches, and all that changes from step to step. Walking through it trains the model.
+    """A run: a model, its batches, and all that changes from step to step. Walking through
+    it trains the model.
 
     Args:
-        model: maps (B, T) tokens and targets to logits and the mean loss, like :class:`gpt2_book.model.GPT`; it is
-            trained in place, on the device that it is on.
-        loader: gives ``config.accumulate`` batches for each update. One that has ``state_dict`` and ``load_state_dict``
-            is asked for the next update's while the device computes, and then set back: its state is always that of
-            the last update.
+        model: maps (B, T) tokens and targets to logits and the mean loss, like
+            :class:`gpt2_book.model.GPT`; it is trained in place, on the device that it is
+            on.
+        loader: gives ``config.accumulate`` batches for each update. One that has
+            ``state_dict`` and ``load_state_dict`` is asked for the next update's while the
+            device computes, and then set back: its state is always that of the last update.
 
-    An update whose targets are all -100 has a loss of 0 and zero gradients, as the model itself has.
+    An update whose targets are all -100 has a loss of 0 and zero gradients, as the model
+    itself has.
 
     Raises:
-        FloatingPointError: from an update whose loss or gradient is not finite; the weights are those before it.
+        FloatingPointError: from an update whose loss or gradient is not finite; the weights
+            are those before it.
     """
 
     def __init__(self, model: nn.Module, loader: Loader, config: TrainConfig) -> None:
         self.model, self.loader, self.config = model, loader, config
         # another module may take its place
-        self.objective: nn.Module = Objective(model, chunk=config.chunk, compile=config.compile)
+        self.objective: nn.Module = Objective(model, chunk=config.chunk,
+                                              compile=config.compile)
         self.device = next(model.parameters()).device
         self.precision = choose_precision(config.precision, self.device)
         self.optimizer = config.optimizer(model)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
+        self.scaler = torch.amp.GradScaler(self.device.type,
+                                           enabled=self.precision == "float16")
         self.step = 0  # updates done
         self.batches = Batches(config.accumulate, self.device)
 
@@ -262,7 +311,9 @@ class Trainer:
             yield self.update()
 
     def gradients(self) -> tuple[Tensor, int]:
-        """Add up the gradients of one update; return its loss and how many tokens were read."""
+        """Add up the gradients of one update; return its loss and how many tokens were
+        read.
+        """
         batches, losses = self.batches.take(self.loader), []
         counts = torch.stack([(y != -100).sum() for _, y in batches])
         kind = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
@@ -274,7 +325,9 @@ class Trainer:
         return sum(losses, torch.zeros_like(losses[0])), sum(x.numel() for x, _ in batches)
 
     def clip(self) -> Tensor:
-        """Scale the gradients down to ``config.clip``, all together; return their norm before."""
+        """Scale the gradients down to ``config.clip``, all together; return their norm
+        before.
+        """
         return nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
 
     def update(self) -> Step:
@@ -305,17 +358,22 @@ class Trainer:
 
 # %% ../nbs/31_training.ipynb #bf92b47b
 def train(model: nn.Module, loader: Loader, config: TrainConfig) -> Iterator[Step]:
-    """Train ``model`` in place to the end of ``config``, and yield what each step measured. See :class:`Trainer`."""
+    """Train ``model`` in place to the end of ``config``, and yield what each step measured.
+    See :class:`Trainer`.
+    """
     yield from Trainer(model, loader, config)
 
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str = "float32"
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
+    precision: str = "float32"
 ) -> float:
-    """Return the mean loss in nats per token over ``batches`` of inputs and targets, without dropout.
+    """Return the mean loss in nats per token over ``batches`` of inputs and targets,
+    without dropout.
 
-    Each batch counts by its number of targets, -100 left out, so the batches need not be equally large.
+    Each batch counts by its number of targets, -100 left out, so the batches need not be
+    equally large.
 
     Raises:
         ValueError: when there is nothing to count.
@@ -337,18 +395,22 @@ def evaluate(
     return total / n
 
 # %% ../nbs/31_training.ipynb #0f6e1456
-PEAK_FLOPS = {  # in 16 bits, dense, from the makers' data sheets; the first name that is found counts
-    "H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "T4": 65e12, "V100": 125e12,
+# in 16 bits, dense, from the makers' data sheets; the first name that is found counts
+PEAK_FLOPS = {
+    "H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12,
+    "T4": 65e12, "V100": 125e12,
 }  # fmt: skip
 
 
 def training_flops(model: nn.Module, n_tokens: int | None = None) -> float | None:
-    """Return the floating-point operations that training takes per token, None for a model without our configuration.
+    """Return the floating-point operations that training takes per token, None for a model
+    without our configuration.
 
     Args:
         n_tokens: the length of the sequences, ``block_size`` by default.
 
-    Source: Kaplan et al. (2020), section 2.1: the backward pass costs twice the forward pass.
+    Source: Kaplan et al. (2020), section 2.1: the backward pass costs twice the forward
+    pass.
     """
     if not isinstance(config := getattr(model, "config", None), GPTConfig):
         return None
@@ -357,7 +419,9 @@ def training_flops(model: nn.Module, n_tokens: int | None = None) -> float | Non
 
 
 def peak_flops(device: torch.device | str, precision: str = "float32") -> float:
-    """Return the operations per second that a device can do: a GPU's published number, or what a product reaches."""
+    """Return the operations per second that a device can do: a GPU's published number, or
+    what a product reaches.
+    """
     device = torch.device(device)
     if device.type == "cuda" and precision != "float32":
         name = torch.cuda.get_device_name(device)

@@ -34,7 +34,8 @@ from .positional import SinusoidalPositionalEncoding
 from .workshop.hub import ModelFiles
 from .workshop.tensors import Checkpoint, read_header, save_model, weight_files
 from gpt2_book.seq2seq import (
-    Pair, PairBatch, Vocabulary, batches_by_length, check_mask, check_tokens, exact_match, pair_batch,
+    Pair, PairBatch, Vocabulary, batches_by_length, check_mask, check_tokens, exact_match,
+    pair_batch,
 )  # fmt: skip
 from .tokenizer import Tokenizer
 from .training import autocast, choose_precision
@@ -49,16 +50,20 @@ __all__ = ['KIND', 'TIED', 'RANKS', 'MultiHeadAttention', 'padding_mask', 'decod
 
 # %% ../nbs/41_encoder_decoder.ipynb #dd57bb53
 class MultiHeadAttention(CausalSelfAttention):
-    """Attention of one sequence to another: queries from ``x``, keys and values from ``memory``.
+    """Attention of one sequence to another: queries from ``x``, keys and values from
+    ``memory``.
 
-    The weights are those of :class:`gpt2_book.attention.CausalSelfAttention`, under the same names.
+    The weights are those of :class:`gpt2_book.attention.CausalSelfAttention`, under the
+    same names.
 
     Args:
-        memory: the other sequence, or its :meth:`keys_values`, which a decoder makes only once.
+        memory: the other sequence, or its :meth:`keys_values`, which a decoder makes only
+            once.
         mask: True where a query may see a key; by default everywhere.
 
     Shapes:
-        x: (B, T, C), memory: (B, S, C), mask: boolean, broadcast to (B, H, T, S); returns (B, T, C)
+        x: (B, T, C), memory: (B, S, C), mask: boolean, broadcast to (B, H, T, S); returns
+            (B, T, C)
 
     Source: Vaswani et al. (2017), sections 3.2.2 and 3.2.3.
     """
@@ -66,7 +71,8 @@ class MultiHeadAttention(CausalSelfAttention):
     def project(self, z: Tensor, rows: slice) -> Tensor:
         """Multiply by some rows of the matrix of queries, keys and values."""
         bias = None if self.c_attn.bias is None else self.c_attn.bias[rows]
-        return F.linear(z, self.c_attn.weight[rows], bias)  # (B, T, C) -> (B, T, number of rows)
+        return F.linear(z, self.c_attn.weight[rows],
+                        bias)  # (B, T, C) -> (B, T, number of rows)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a memory, 2 of (B, H, S, D)."""
@@ -76,41 +82,50 @@ class MultiHeadAttention(CausalSelfAttention):
 
     def queries(self, x: Tensor) -> Tensor:
         """Return the queries, (B, H, T, D)."""
-        return self.split_heads(self.project(x, slice(x.size(-1))))  # (B, T, C) -> (B, H, T, D)
+        q = self.project(x, slice(x.size(-1)))  # (B, T, C)
+        return self.split_heads(q)  # (B, H, T, D)
 
     def forward(  # type: ignore[override] # it reads two sequences
-        self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *, mask: Tensor | None = None
+        self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
+        mask: Tensor | None = None
     ) -> Tensor:
-        k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)  # 2 of (B, H, S, D)
+        # 2 of (B, H, S, D)
+        k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)
         p = self.dropout if self.training else 0.0
         y = self.attend(self.queries(x), k, v, attn_mask=mask, dropout_p=p)  # (B, H, T, D)
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, H, T, D) -> (B, T, C)
+        return self.resid_dropout(
+            self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, H, T, D) -> (B, T, C)
 
     def weights(self, x: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Return how much each query takes of each place of the memory, (B, H, T, S)."""
         q, (k, _) = self.queries(x), self.keys_values(memory)
         scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
-        return (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
+        return (scores if mask is None
+                else scores.masked_fill(~mask, -math.inf)).softmax(-1)
 
 # %% ../nbs/41_encoder_decoder.ipynb #3644cff9
 def padding_mask(real: Tensor) -> Tensor:
     """Return the mask that hides padded keys from every query.
 
     Shapes:
-        real: (B, S), True where a token stands; returns (B, 1, 1, S), broadcast over heads and queries
+        real: (B, S), True where a token stands; returns (B, 1, 1, S), broadcast over heads
+            and queries
     """
     return real[:, None, None]  # (B, S) -> (B, 1, 1, S)
 
 
 def decoder_mask(real: Tensor) -> Tensor:
-    """Return the mask of a decoder's self-attention: no query sees a later key, or a padded one.
+    """Return the mask of a decoder's self-attention: no query sees a later key, or a padded
+    one.
 
     Shapes:
-        real: (B, T), True where a token stands, with padding on the right; returns (B, 1, T, T)
+        real: (B, T), True where a token stands, with padding on the right; returns (B, 1,
+            T, T)
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
-    return causal_mask(real.size(1), device=real.device) & padding_mask(real)  # (B, 1, T, T)
+    return causal_mask(real.size(1),
+                       device=real.device) & padding_mask(real)  # (B, 1, T, T)
 
 # %% ../nbs/41_encoder_decoder.ipynb #457ab1df
 class FeedForward(MLP):
@@ -120,11 +135,13 @@ class FeedForward(MLP):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(F.relu(self.c_fc(x))))  # (..., C) -> (..., 4C) -> (..., C)
+        return self.dropout(
+            self.c_proj(F.relu(self.c_fc(x))))  # (..., C) -> (..., 4C) -> (..., C)
 
 
 class EncoderBlock(Block):
-    """A Post-LN block with a ReLU. Its attention needs a mask, since without one it would be causal.
+    """A Post-LN block with a ReLU. Its attention needs a mask, since without one it would
+    be causal.
 
     Shapes:
         x: (B, S, C) to (B, S, C); mask: boolean, broadcast to (B, H, S, S)
@@ -134,15 +151,19 @@ class EncoderBlock(Block):
         super().__init__(n_embd, n_head, norm="post", dropout=dropout)
         self.mlp = FeedForward(n_embd, dropout=dropout)
 
-    def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:  # type: ignore[override] # never without a mask
+    def forward(  # type: ignore[override] # never without a mask
+        self, x: Tensor, *, mask: Tensor
+    ) -> Tensor:
         return super().forward(x, mask=mask)
 
 
 class DecoderBlock(EncoderBlock):
-    """Self-attention, cross-attention and a feed-forward network, each with a norm after its sum.
+    """Self-attention, cross-attention and a feed-forward network, each with a norm after
+    its sum.
 
     Shapes:
-        x: (B, T, C) to (B, T, C); memory: (B, S, C), or its keys and values, 2 of (B, H, S, D);
+        x: (B, T, C) to (B, T, C); memory: (B, S, C), or its keys and values, 2 of (B, H, S,
+            D);
         mask and memory_mask: boolean, broadcast to (B, H, T, T) and (B, H, T, S)
 
     Source: Vaswani et al. (2017), section 3.1 and figure 1.
@@ -154,7 +175,8 @@ class DecoderBlock(EncoderBlock):
         self.ln_cross = LayerNorm(n_embd)
 
     def forward(  # type: ignore[override] # it reads two sequences
-        self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *, mask: Tensor | None = None,
+        self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
+        mask: Tensor | None = None,
         memory_mask: Tensor | None = None, cache=None,
     ) -> Tensor:  # fmt: skip
         x = self.ln_1(x + self.attn(x, mask=mask, cache=cache))
@@ -164,10 +186,12 @@ class DecoderBlock(EncoderBlock):
 # %% ../nbs/41_encoder_decoder.ipynb #5530b497
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a Transformer, by default the paper's base model; one vocabulary serves both languages.
+    """The shape of a Transformer, by default the paper's base model; one vocabulary serves
+    both languages.
 
     Raises:
-        ValueError: when a number is out of range, or ``pad``, ``bos`` and ``eos`` are not three different tokens.
+        ValueError: when a number is out of range, or ``pad``, ``bos`` and ``eos`` are not
+            three different tokens.
 
     Source: Vaswani et al. (2017), table 3.
     """
@@ -186,45 +210,58 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "n_embd", "block_size"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, not {value!r}")
         if self.n_embd % self.n_head or self.n_embd % 2:
-            raise ValueError(f"n_embd = {self.n_embd} must be even, and divisible by n_head = {self.n_head}")
+            raise ValueError(
+                f"n_embd = {self.n_embd} must be even, and divisible by n_head = "
+                f"{self.n_head}")
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout!r}")
+            raise ValueError(
+                f"dropout must be at least 0 and below 1, not {self.dropout!r}")
         special = (self.pad, self.bos, self.eos)
-        if len(set(special)) < 3 or not all(isinstance(i, int) and 0 <= i < self.vocab_size for i in special):
+        if len(set(special)) < 3 or not all(isinstance(i, int) and 0 <= i < self.vocab_size
+                                            for i in special):
             below = f"three different numbers below vocab_size = {self.vocab_size}"
             raise ValueError(f"pad, bos and eos must be {below}, not {special}")
 
     @classmethod
     def base(cls, vocab_size: int = 37_000, **changes) -> TransformerConfig:
-        """Return the base model; the last three tokens are those of :class:`gpt2_book.seq2seq.Vocabulary`."""
+        """Return the base model; the last three tokens are those of
+        :class:`gpt2_book.seq2seq.Vocabulary`.
+        """
         special = dict(zip(("pad", "bos", "eos"), range(vocab_size - 3, vocab_size)))
         return cls(**{"vocab_size": vocab_size, **special, **changes})
 
     @classmethod
     def big(cls, vocab_size: int = 37_000, **changes) -> TransformerConfig:
         """Return the big model."""
-        return cls.base(vocab_size, **{"n_embd": 1024, "n_head": 16, "dropout": 0.3, **changes})
+        return cls.base(vocab_size,
+                        **{"n_embd": 1024, "n_head": 16, "dropout": 0.3, **changes})
 
 # %% ../nbs/41_encoder_decoder.ipynb #e393ff8a
-def check_side(name: str, ids: Tensor, mask: Tensor | None, config: TransformerConfig) -> None:
+def check_side(name: str, ids: Tensor, mask: Tensor | None,
+               config: TransformerConfig) -> None:
     """Refuse a source or a target that the model cannot read.
 
     Raises:
-        ValueError: when a token is out of range, a row is too long or all padding, or the mask is misshapen.
+        ValueError: when a token is out of range, a row is too long or all padding, or the
+            mask is misshapen.
     """
     check_tokens(name, ids, config.vocab_size)
     if ids.size(1) > config.block_size:
-        raise ValueError(f"{name} has {ids.size(1)} tokens in a row, block_size is {config.block_size}")
+        raise ValueError(
+            f"{name} has {ids.size(1)} tokens in a row, block_size is {config.block_size}")
     if mask is not None:
         check_mask(name.removesuffix("_in") + "_mask", mask, ids.shape)
 
 
 def init_transformer_(model: nn.Module) -> nn.Module:
-    """Draw the matrices of all blocks from a uniform distribution by their shape, set all biases to zero.
+    """Draw the matrices of all blocks from a uniform distribution by their shape, set all
+    biases to zero.
 
-    Source: Glorot and Bengio (2010), equation 16; the paper does not say how its weights began.
+    Source: Glorot and Bengio (2010), equation 16; the paper does not say how its weights
+    began.
     """
     for name, p in model.named_parameters():
         if ".ln_" not in name and name.startswith(("encoder.", "decoder.")):
@@ -233,7 +270,8 @@ def init_transformer_(model: nn.Module) -> nn.Module:
 
 # %% ../nbs/41_encoder_decoder.ipynb #9c01cf93
 KIND = "gpt2_book.transformer"  # the model_type in config.json
-TIED = ("tgt_embed.weight", "src_embed.weight", "lm_head.weight")  # one matrix; stored under the first name
+# one matrix; stored under the first name
+TIED = ("tgt_embed.weight", "src_embed.weight", "lm_head.weight")
 
 
 def read_config(path: Path) -> TransformerConfig:
@@ -257,23 +295,28 @@ def read_config(path: Path) -> TransformerConfig:
 
 # %% ../nbs/41_encoder_decoder.ipynb #cac2037b
 class Saved(nn.Module):
-    """Loading and saving a :class:`Transformer` as a folder with ``config.json`` and safetensors."""
+    """Loading and saving a :class:`Transformer` as a folder with ``config.json`` and
+    safetensors.
+    """
 
     config: TransformerConfig
 
     @classmethod
     def from_pretrained(
-        cls, name: str | os.PathLike, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        cls, name: str | os.PathLike, *, dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu"
     ) -> Transformer:
         """Load what :meth:`save_pretrained` has written, in eval mode.
 
         Raises:
             FileNotFoundError: when there is no such folder, or a file of it is missing.
-            ValueError: when it holds something else, or a tensor is missing, left over or of a wrong shape.
+            ValueError: when it holds something else, or a tensor is missing, left over or
+                of a wrong shape.
         """
         files = ModelFiles(name)
         config = read_config(files.first("config.json"))
-        stored = {tensor.key: tensor for file in weight_files(files) for tensor in read_header(file)}
+        stored = {tensor.key: tensor for file in weight_files(files)
+                  for tensor in read_header(file)}
         if config.tie_weights and TIED[0] in stored:
             stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])  # one tensor, three names
         checkpoint = Checkpoint(asdict(config), stored)
@@ -284,21 +327,24 @@ class Saved(nn.Module):
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write configuration and weights, all or nothing."""
         tied = TIED[1:] if self.config.tie_weights else ()
-        state = {name: tensor for name, tensor in self.state_dict().items() if name not in tied}
+        state = {name: tensor for name, tensor in self.state_dict().items()
+                 if name not in tied}
         config = {"model_type": KIND, **asdict(self.config)}
-        save_model(folder, state, {"config.json": config}, max_shard_size="100GB")  # one file
+        # one file
+        save_model(folder, state, {"config.json": config}, max_shard_size="100GB")
 
 # %% ../nbs/41_encoder_decoder.ipynb #d30dd452
 class Transformer(Saved):
     """The encoder-decoder of 2017.
 
     Shapes:
-        src: (B, S); tgt_in: (B, T), each row beginning with ``bos``; masks: (B, S) and (B, T), True where a token
+        src: (B, S); tgt_in: (B, T), each row beginning with ``bos``; masks: (B, S) and (B,
+            T), True where a token
         stands; returns logits (B, T, V)
 
     Raises:
-        ValueError: when a token is out of range, a sequence too long, a mask misshapen, a row all padding, or the
-            batch sizes differ.
+        ValueError: when a token is out of range, a sequence too long, a mask misshapen, a
+            row all padding, or the batch sizes differ.
 
     Source: Vaswani et al. (2017), section 3.
     """
@@ -308,13 +354,16 @@ class Transformer(Saved):
         self.config, V, C = config, config.vocab_size, config.n_embd
         self.src_embed, self.tgt_embed = ScaledEmbedding(V, C), ScaledEmbedding(V, C)
         self.dropout, how = nn.Dropout(config.dropout), {"dropout": config.dropout}
-        self.encoder = nn.ModuleList(EncoderBlock(C, config.n_head, **how) for _ in range(config.n_layer))
-        self.decoder = nn.ModuleList(DecoderBlock(C, config.n_head, **how) for _ in range(config.n_layer))
+        self.encoder = nn.ModuleList(EncoderBlock(C, config.n_head, **how)
+                                     for _ in range(config.n_layer))
+        self.decoder = nn.ModuleList(DecoderBlock(C, config.n_head, **how)
+                                     for _ in range(config.n_layer))
         self.lm_head = nn.Linear(C, V, bias=False)
         init_transformer_(self)
         self.settle()
 
-    def settle(self, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> None:
+    def settle(self, dtype: torch.dtype = torch.float32,
+               device: torch.device | str | None = None) -> None:
         """Tie what is to be tied, and make the table of positions, which is not stored."""
         if self.config.tie_weights:
             tie_weights(self.tgt_embed, self.src_embed, self.lm_head)
@@ -328,7 +377,8 @@ class Transformer(Saved):
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the memory, (B, S, C)."""
         check_side("src", src, src_mask, self.config)
-        mask = padding_mask(torch.ones_like(src, dtype=torch.bool) if src_mask is None else src_mask)  # (B, 1, 1, S)
+        mask = padding_mask(torch.ones_like(src, dtype=torch.bool) if src_mask is None
+                            else src_mask)  # (B, 1, 1, S)
         x = self.embed(self.src_embed, src)  # (B, S, C)
         for block in self.encoder:
             x = block(x, mask=mask)
@@ -339,10 +389,13 @@ class Transformer(Saved):
         """Return the logits (B, T, V) of a target (B, T) for a memory (B, S, C)."""
         check_side("tgt_in", tgt_in, tgt_mask, self.config)
         if len(tgt_in) != len(memory):
-            raise ValueError(f"{len(tgt_in)} rows of tgt_in for {len(memory)} of src: unequal batch sizes")
+            raise ValueError(
+                f"{len(tgt_in)} rows of tgt_in for {len(memory)} of src: unequal "
+                f"batch sizes")
         if src_mask is not None:
             check_mask("src_mask", src_mask, memory.shape[:2])
-        mask = None if tgt_mask is None else decoder_mask(tgt_mask)  # (B, 1, T, T); None is causal
+        # (B, 1, T, T); None is causal
+        mask = None if tgt_mask is None else decoder_mask(tgt_mask)
         seen = None if src_mask is None else padding_mask(src_mask)  # (B, 1, 1, S)
         x = self.embed(self.tgt_embed, tgt_in)  # (B, T, C)
         for block in self.decoder:
@@ -351,25 +404,32 @@ class Transformer(Saved):
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None,
                 tgt_mask: Tensor | None = None) -> Tensor:  # fmt: skip
-        return self.decode(tgt_in, self.encode(src, src_mask), src_mask, tgt_mask)  # (B, T, V)
+        return self.decode(tgt_in, self.encode(src, src_mask), src_mask,
+                           tgt_mask)  # (B, T, V)
 
     def align(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S)."""
+        """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S).
+        """
         return cross_weights(self, src, tgt_in, src_mask)
 
     def generate(
         self, src: Tensor, src_mask: Tensor | None = None, *,
-        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0, temperature: float = 0.0, **how,
+        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0,
+        temperature: float = 0.0, **how,
     ) -> Tensor:  # fmt: skip
-        """Write the target of each row, as :func:`write_target` does: (B, n) without ``bos``."""
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty, "temperature": temperature}
+        """Write the target of each row, as :func:`write_target` does: (B, n) without
+        ``bos``.
+        """
+        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
+                "temperature": temperature}
         return write_target(self, src, src_mask, max_new_tokens=max_new_tokens, **how)
 
 # %% ../nbs/41_encoder_decoder.ipynb #d07a0f5d
 def label_smoothed_loss(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad: int | None = None
 ) -> Tensor:
-    """Return the mean cross-entropy with smoothed targets over all places but padding, in nats.
+    """Return the mean cross-entropy with smoothed targets over all places but padding, in
+    nats.
 
     Args:
         smoothing: the share of the probability that goes to all tokens alike, ε.
@@ -379,16 +439,19 @@ def label_smoothed_loss(
         logits: (..., V); targets: (...), int64; returns a scalar
 
     Raises:
-        ValueError: when ``smoothing`` is not in [0, 1), the shapes differ, or there is nothing but padding.
+        ValueError: when ``smoothing`` is not in [0, 1), the shapes differ, or there is
+            nothing but padding.
 
     Source: Szegedy et al. (2016), section 7; Vaswani et al. (2017), section 5.4.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and below 1, not {smoothing}")
     if logits.shape[:-1] != targets.shape:
-        raise ValueError(f"logits {tuple(logits.shape)} do not fit targets {tuple(targets.shape)}")
+        raise ValueError(
+            f"logits {tuple(logits.shape)} do not fit targets {tuple(targets.shape)}")
     real = torch.ones_like(targets, dtype=torch.bool) if pad is None else targets != pad
-    z, y = logits[real].float() if logits.dtype != torch.float64 else logits[real], targets[real]  # (N, V), (N,)
+    z, y = logits[real].float() if logits.dtype != torch.float64 else logits[real], targets[
+        real]  # (N, V), (N,)
     if len(y) == 0:
         raise ValueError(f"all {targets.numel()} targets are padding")
     right = z.gather(-1, y[:, None]).squeeze(-1)  # (N,)
@@ -396,7 +459,8 @@ def label_smoothed_loss(
 
 # %% ../nbs/41_encoder_decoder.ipynb #4fc6c2fa
 def shared_vocabulary(pairs: Iterable[Pair], vocab_size: int) -> Vocabulary:
-    """Train byte pair encoding on both sides of the pairs: ``vocab_size`` tokens, three of them special.
+    """Train byte pair encoding on both sides of the pairs: ``vocab_size`` tokens, three of
+    them special.
 
     Raises:
         ValueError: when there are too few tokens to be made, or fewer than 259 asked for.
@@ -407,13 +471,15 @@ def shared_vocabulary(pairs: Iterable[Pair], vocab_size: int) -> Vocabulary:
     return Vocabulary(Tokenizer.train(text, vocab_size - 3, special_tokens=()))
 
 
-def encode_pairs(pairs: Sequence[Pair], vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
+def encode_pairs(pairs: Sequence[Pair],
+                 vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
     """Encode both sides of each pair, with ``eos`` at the end."""
     return [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
 
 # %% ../nbs/41_encoder_decoder.ipynb #319aefb0
 def translation_batches(
-    pairs: Iterable[Pair], vocabulary: Vocabulary, *, batch_size: int, max_tokens: int | None = None,
+    pairs: Iterable[Pair], vocabulary: Vocabulary, *, batch_size: int,
+    max_tokens: int | None = None,
     max_length: int = 256, part: int = 100_000, generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[PairBatch]:  # fmt: skip
@@ -423,16 +489,20 @@ def translation_batches(
         batch_size: the most pairs of a batch.
         max_tokens: the most places of a batch on each side, padding included.
         max_length: longer pairs are left out; counted in tokens, of either side.
-        part: so many pairs are read, encoded and dealt into batches at a time, so a stream need not fit into memory.
+        part: so many pairs are read, encoded and dealt into batches at a time, so a stream
+            need not fit into memory.
 
     Source: Vaswani et al. (2017), section 5.1.
     """
     pairs = iter(pairs)
     while texts := list(islice(pairs, part)):
-        rows = [row for row in encode_pairs(texts, vocabulary) if max(map(len, row)) <= max_length]
+        rows = [row for row in encode_pairs(texts, vocabulary) if max(map(len, row))
+                <= max_length]
         lengths = [max(map(len, row)) for row in rows]
-        for batch in batches_by_length(lengths, batch_size, max_tokens=max_tokens, generator=generator):
-            yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary, device=device)
+        for batch in batches_by_length(lengths, batch_size, max_tokens=max_tokens,
+                                       generator=generator):
+            yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary,
+                             device=device)
 
 # %% ../nbs/41_encoder_decoder.ipynb #a8fc9396
 @dataclass(frozen=True)
@@ -459,42 +529,58 @@ class TranslationRecipe:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "max_length", "warmup_steps"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, not {value!r}")
         if not self.factor > 0 or not self.weight_decay >= 0 or not 0 <= self.smoothing < 1:
             given = f"{self.factor}, {self.weight_decay} and {self.smoothing}"
-            raise ValueError(f"need factor > 0, weight_decay >= 0 and 0 <= smoothing < 1, not {given}")
+            raise ValueError(
+                f"need factor > 0, weight_decay >= 0 and 0 <= smoothing < 1, not {given}")
         if self.max_tokens is not None and self.max_tokens < self.max_length:
-            raise ValueError(f"max_tokens = {self.max_tokens} has no room for one text of {self.max_length} tokens")
+            raise ValueError(
+                f"max_tokens = {self.max_tokens} has no room for one text of "
+                f"{self.max_length} tokens")
         if self.precision not in ("float32", "bfloat16", "auto"):
-            raise ValueError(f"precision is float32, bfloat16 or auto, not {self.precision!r}")
+            raise ValueError(
+                f"precision is float32, bfloat16 or auto, not {self.precision!r}")
 
     def rate(self, step: int, n_embd: int) -> float:
         """Return the learning rate of a step, counted from 1."""
-        return noam(step, d_model=n_embd, warmup_steps=self.warmup_steps, factor=self.factor)
+        return noam(step, d_model=n_embd, warmup_steps=self.warmup_steps,
+                    factor=self.factor)
 
 # %% ../nbs/41_encoder_decoder.ipynb #715e7a14
-def check_run(model: nn.Module, recipe: TranslationRecipe, pairs: Iterable[Pair], vocabulary: Vocabulary) -> None:
-    """Refuse pairs that can be read only once, and a vocabulary or a length that is not the model's.
+def check_run(model: nn.Module, recipe: TranslationRecipe, pairs: Iterable[Pair],
+              vocabulary: Vocabulary) -> None:
+    """Refuse pairs that can be read only once, and a vocabulary or a length that is not the
+    model's.
 
     Raises:
         TypeError: when ``pairs`` is an iterator.
-        ValueError: when the special tokens differ, or a text may be longer than the model can read.
+        ValueError: when the special tokens differ, or a text may be longer than the model
+            can read.
     """
     c: Any = model.config
     special = (vocabulary.pad, vocabulary.bos, vocabulary.eos)
     if iter(pairs) is pairs:
-        raise TypeError("the pairs must be readable from their start again, for the second pass")
+        raise TypeError(
+            "the pairs must be readable from their start again, for the second pass")
     if special != (c.pad, c.bos, c.eos):
-        raise ValueError(f"pad, bos and eos are {special} in the vocabulary, {(c.pad, c.bos, c.eos)} in the model")
+        raise ValueError(
+            f"pad, bos and eos are {special} in the vocabulary, {(c.pad, c.bos, c.eos)} in "
+            f"the model")
     if recipe.max_length > (longest := getattr(c, "block_size", recipe.max_length)):
-        raise ValueError(f"max_length = {recipe.max_length} is more than the model's block_size = {longest}")
+        raise ValueError(
+            f"max_length = {recipe.max_length} is more than the model's block_size = "
+            f"{longest}")
 
 # %% ../nbs/41_encoder_decoder.ipynb #ffaf2bf9
 class TranslationTrainer:
-    """A run: a model, its optimizer and the number of updates so far. The model is trained in place.
+    """A run: a model, its optimizer and the number of updates so far. The model is trained
+    in place.
 
     Args:
-        model: maps (src, tgt_in, src_mask) to logits: a :class:`Transformer`, or :class:`gpt2_book.seq2seq.Seq2Seq`.
+        model: maps (src, tgt_in, src_mask) to logits: a :class:`Transformer`, or
+            :class:`gpt2_book.seq2seq.Seq2Seq`.
     """
 
     def __init__(self, model: nn.Module, recipe: TranslationRecipe) -> None:
@@ -502,8 +588,10 @@ class TranslationTrainer:
         self.config: Any = model.config
         self.device = next(model.parameters()).device
         self.precision = choose_precision(recipe.precision, self.device)
-        self.precision = "float32" if self.precision == "float16" else self.precision  # it would need a scaler
-        how: dict[str, Any] = {"weight_decay": recipe.weight_decay, "betas": (0.9, 0.98), "eps": 1e-9}
+        # it would need a scaler
+        self.precision = "float32" if self.precision == "float16" else self.precision
+        how: dict[str, Any] = {"weight_decay": recipe.weight_decay, "betas": (0.9, 0.98),
+                               "eps": 1e-9}
         self.optimizer = make_optimizer(model, learning_rate=0.0, **how)
 
     def update(self, batch: PairBatch) -> Tensor:
@@ -513,32 +601,41 @@ class TranslationTrainer:
         set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.config.n_embd))
         with autocast(self.device, self.precision):
             logits = self.model(batch.src, batch.tgt_in, batch.src_mask)  # (B, T, V)
-        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing, pad=self.config.pad)
+        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing,
+                                   pad=self.config.pad)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
-    def run(self, pairs: Iterable[Pair], vocabulary: Vocabulary, *, until: int | None = None) -> Iterator[Tensor]:
-        """Train until a step, by default the recipe's last; yield the losses: nothing happens until they are asked for.
+    def run(self, pairs: Iterable[Pair], vocabulary: Vocabulary, *,
+            until: int | None = None) -> Iterator[Tensor]:
+        """Train until a step, by default the recipe's last; yield the losses: nothing
+        happens until they are asked for.
 
-        ``pairs`` are read again and again; see :func:`check_run` for what they and the vocabulary must be.
+        ``pairs`` are read again and again; see :func:`check_run` for what they and the
+        vocabulary must be.
         """
         check_run(self.model, self.recipe, pairs, vocabulary)
         until, recipe = self.recipe.steps if until is None else until, self.recipe
-        how: dict[str, Any] = {"batch_size": recipe.batch_size, "max_tokens": recipe.max_tokens,
+        how: dict[str, Any] = {"batch_size": recipe.batch_size,
+                               "max_tokens": recipe.max_tokens,
                                "max_length": recipe.max_length}  # fmt: skip
         generator = torch.Generator().manual_seed(recipe.seed + self.step)
         while (begun := self.step) < until:
-            for batch in translation_batches(pairs, vocabulary, **how, generator=generator, device=self.device):
+            for batch in translation_batches(pairs, vocabulary, **how, generator=generator,
+                                             device=self.device):
                 if self.step >= until:
                     return
                 yield self.update(batch)
             if self.step == begun:
-                raise ValueError(f"there are no pairs of at most {recipe.max_length} tokens to train on")
+                raise ValueError(
+                    f"there are no pairs of at most {recipe.max_length} tokens to train on")
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write weights, optimizer and step to one safetensors file, under another name first."""
+        """Write weights, optimizer and step to one safetensors file, under another name
+        first.
+        """
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
         run: Any = self  # it has what a Trainer has: a model and an optimizer
@@ -546,15 +643,18 @@ class TranslationTrainer:
         os.replace(partial, path)
 
     def load(self, path: str | os.PathLike) -> None:
-        """Go on where :meth:`save` was called. The pairs are read from their start again, in another order.
+        """Go on where :meth:`save` was called. The pairs are read from their start again,
+        in another order.
 
         Raises:
-            ValueError: when the file is damaged or no such run, or its model has another shape; nothing changes then.
+            ValueError: when the file is damaged or no such run, or its model has another
+                shape; nothing changes then.
         """
         try:
             tensors = load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+            raise ValueError(
+                f"{path} is damaged or no safetensors file: {error}") from error
         if "step" not in tensors:
             raise ValueError(f"{path} holds no run of a TranslationTrainer: it has no step")
         step = int(tensors.pop("step"))
@@ -564,25 +664,34 @@ class TranslationTrainer:
 
 # %% ../nbs/41_encoder_decoder.ipynb #be0fb93d
 class _Reader:
-    """A decoder as :mod:`gpt2_book.sampling` calls it: it reads what is new in each row and keeps what it has read.
+    """A decoder as :mod:`gpt2_book.sampling` calls it: it reads what is new in each row and
+    keeps what it has read.
 
-    The keys and values of the source are made once. The beams of a row share them, and a search moves beams within a
-    row only: so the cache of the target is all that changes places.
+    The keys and values of the source are made once. The beams of a row share them, and a
+    search moves beams within a row only: so the cache of the target is all that changes
+    places.
     """
 
-    def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor | None, n_beams: int, size: int) -> None:
+    def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor | None,
+                 n_beams: int, size: int) -> None:
         memory, c = model.encode(src, src_mask), model.config  # (B, S, C)
-        how: dict[str, Any] = {"batch": len(src) * n_beams, "dtype": memory.dtype, "device": memory.device}
-        self.model, self.cache = model, KVCache(c.n_layer, c.n_head, c.n_embd // c.n_head, size, **how)
+        how: dict[str, Any] = {"batch": len(src) * n_beams, "dtype": memory.dtype,
+                               "device": memory.device}
+        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size)
+        self.model, self.cache = model, KVCache(*shape, **how)
         blocks: Any = model.decoder
-        once = [block.cross.keys_values(memory) for block in blocks]  # of each layer 2 of (B, H, S, D)
-        self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair) for pair in once]
-        self.mask = None if src_mask is None else padding_mask(src_mask.repeat_interleave(n_beams, dim=0))
+        # of each layer 2 of (B, H, S, D)
+        once = [block.cross.keys_values(memory) for block in blocks]
+        self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair)
+                       for pair in once]
+        self.mask = (None if src_mask is None
+                     else padding_mask(src_mask.repeat_interleave(n_beams, dim=0)))
 
     def __call__(self, text: Tensor) -> Tensor:
         start = self.cache.length
         self.cache.grow(text.size(1) - start)
-        x = self.model.embed(self.model.tgt_embed, text[:, start:], start)  # (B, T, C), in a loop with T = 1
+        # (B, T, C), in a loop with T = 1
+        x = self.model.embed(self.model.tgt_embed, text[:, start:], start)
         for block, memory, cache in zip(self.model.decoder, self.memory, self.cache.layers):
             x = block(x, memory, memory_mask=self.mask, cache=cache)
         return self.model.lm_head(x[:, -1:])  # (B, 1, V)
@@ -590,41 +699,51 @@ class _Reader:
 # %% ../nbs/41_encoder_decoder.ipynb #40b7aca2
 @torch.no_grad()
 def write_target(
-    model: Transformer, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int, n_beams: int = 1,
+    model: Transformer, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int,
+    n_beams: int = 1,
     length_penalty: float = 1.0, temperature: float = 0.0, **how,
 ) -> Tensor:  # fmt: skip
-    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by a search with ``n_beams``.
+    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by
+    a search with ``n_beams``.
 
     Args:
         length_penalty: of the search, see :func:`gpt2_book.sampling.beam_search`.
-        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search does not.
-        how: what :func:`gpt2_book.sampling.generate` calls ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and
-            ``generator``. There is no dropout, in whatever mode the model is.
+        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search
+            does not.
+        how: what :func:`gpt2_book.sampling.generate` calls ``top_k``, ``top_p``, ``min_p``,
+            ``repetition_penalty`` and ``generator``. There is no dropout, in whatever mode
+            the model is.
 
     Shapes:
         src and src_mask: (B, S); returns (B, n), without ``bos``
 
     Raises:
-        ValueError: when the source is bad, more tokens are asked for than ``block_size``, or a search is to draw.
+        ValueError: when the source is bad, more tokens are asked for than ``block_size``,
+            or a search is to draw.
         TypeError: when ``how`` has other options.
 
     Source: Vaswani et al. (2017), section 6.1, for the search.
     """
     c, training = model.config, model.training
-    if unknown := sorted(how.keys() - {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}):
+    known = {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}
+    if unknown := sorted(how.keys() - known):
         raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
     if n_beams > 1 and (temperature or how):
-        raise ValueError(f"a search with n_beams = {n_beams} draws nothing: no temperature and no filters")
+        what = "draws nothing: no temperature and no filters"
+        raise ValueError(f"a search with n_beams = {n_beams} {what}")
     if not 0 <= max_new_tokens <= c.block_size:
-        raise ValueError(f"max_new_tokens must lie between 0 and block_size = {c.block_size}, not {max_new_tokens}")
+        most = f"0 and block_size = {c.block_size}"
+        raise ValueError(f"max_new_tokens must lie between {most}, not {max_new_tokens}")
     try:
         reader = _Reader(model.eval(), src, src_mask, n_beams, max_new_tokens)
         start = src.new_full((len(src), 1), c.bos)  # (B, 1)
         how |= {"stop_tokens": (c.eos,), "pad": c.pad}
         if n_beams == 1:
-            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature, **how)
+            how["temperature"] = temperature
+            rows = sampling.generate(reader, start, max_new_tokens, **how)
         else:
-            how |= {"n_beams": n_beams, "length_penalty": length_penalty, "reorder": reader.cache.reorder}
+            how |= {"n_beams": n_beams, "length_penalty": length_penalty,
+                    "reorder": reader.cache.reorder}
             rows = sampling.beam_search(reader, start, max_new_tokens, **how)
         assert isinstance(rows, Tensor), "no scores were asked for"
         return rows[:, 1:]  # (B, n)
@@ -643,7 +762,8 @@ def average_weights(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     states = list(states)
     if not states:
         raise ValueError("there are no weights to average")
-    return {name: torch.stack([state[name] for state in states]).sum(0) / len(states) for name in states[0]}
+    return {name: torch.stack([state[name] for state in states]).sum(0) / len(states)
+            for name in states[0]}
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -651,11 +771,13 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 # %% ../nbs/41_encoder_decoder.ipynb #537b4f9d
-def translation_scores(found: Sequence[str], wanted: Sequence[str], *, tokenize: str | None = None) -> dict[str, float]:
+def translation_scores(found: Sequence[str], wanted: Sequence[str], *,
+                       tokenize: str | None = None) -> dict[str, float]:
     """Return the share of exact matches, and BLEU and chrF as sacrebleu computes them.
 
     Args:
-        tokenize: how BLEU cuts the texts into words; by default sacrebleu's own way, ``"char"`` for single characters.
+        tokenize: how BLEU cuts the texts into words; by default sacrebleu's own way,
+            ``"char"`` for single characters.
 
     Raises:
         ImportError: when sacrebleu is not installed.
@@ -664,24 +786,33 @@ def translation_scores(found: Sequence[str], wanted: Sequence[str], *, tokenize:
     Source: Papineni et al. (2002); Popović (2015); Post (2018).
     """
     try:
-        from sacrebleu import corpus_bleu, corpus_chrf  # imported here, because nothing else needs it
+        # imported here, because nothing else needs it
+        from sacrebleu import corpus_bleu, corpus_chrf
     except ImportError as error:
-        raise ImportError("BLEU and chrF are computed by the package sacrebleu: pip install sacrebleu") from error
-    exact, how = exact_match(found, wanted), {} if tokenize is None else {"tokenize": tokenize}
+        raise ImportError(
+            "BLEU and chrF are computed by the package sacrebleu: pip install "
+            "sacrebleu") from error
+    exact, how = exact_match(found,
+                             wanted), {} if tokenize is None else {"tokenize": tokenize}
     bleu = corpus_bleu(list(found), [list(wanted)], **how).score
-    return {"exact": exact, "BLEU": bleu, "chrF": corpus_chrf(list(found), [list(wanted)]).score}
+    return {"exact": exact, "BLEU": bleu,
+            "chrF": corpus_chrf(list(found), [list(wanted)]).score}
 
 # %% ../nbs/41_encoder_decoder.ipynb #ab9342fd
 @torch.no_grad()
-def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-    """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S), without dropout."""
+def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor,
+                  src_mask: Tensor | None = None) -> Tensor:
+    """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S),
+    without dropout.
+    """
     found, training = [], model.training
     blocks: Any = model.decoder
 
     def keep(cross: MultiHeadAttention, args: tuple, options: dict) -> None:
         found.append(cross.weights(*args, **options))  # (B, H, T, S)
 
-    hooks = [block.cross.register_forward_pre_hook(keep, with_kwargs=True) for block in blocks]
+    hooks = [block.cross.register_forward_pre_hook(keep, with_kwargs=True)
+             for block in blocks]
     try:
         model.eval()(src, tgt_in, src_mask)
     finally:
@@ -692,7 +823,8 @@ def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor, src_mask: Ten
 
 # %% ../nbs/41_encoder_decoder.ipynb #7dbb9459
 class TextPairs:
-    """The pairs of texts in rows such as ``{"translation": {"de": "Hallo", "en": "Hello"}}``, to be read many times.
+    """The pairs of texts in rows such as ``{"translation": {"de": "Hallo", "en":
+    "Hello"}}``, to be read many times.
 
     Pairs with an empty side are left out.
 
@@ -700,9 +832,11 @@ class TextPairs:
         TypeError: when the rows can be read only once.
     """
 
-    def __init__(self, rows: Iterable[Mapping], languages: tuple[str, str] = ("en", "de")) -> None:
+    def __init__(self, rows: Iterable[Mapping],
+                 languages: tuple[str, str] = ("en", "de")) -> None:
         if iter(rows) is rows:
-            raise TypeError("the rows must be readable from their start again, for the second pass")
+            raise TypeError(
+                "the rows must be readable from their start again, for the second pass")
         self.rows, self.languages, self.passes = rows, languages, 0
 
     def __iter__(self) -> Iterator[Pair]:
@@ -717,13 +851,15 @@ class TextPairs:
 
 
 def wmt_pairs(
-    split: str = "train", *, languages: tuple[str, str] = ("en", "de"), rows: Iterable[Mapping] | None = None,
+    split: str = "train", *, languages: tuple[str, str] = ("en", "de"),
+    rows: Iterable[Mapping] | None = None,
     seed: int = 0,
 ) -> TextPairs:  # fmt: skip
     """Return the sentence pairs of WMT 2017, English and German, as a stream from the hub.
 
     Args:
-        split: ``"train"``, which is shuffled, ``"validation"`` (newstest2016) or ``"test"`` (newstest2017).
+        split: ``"train"``, which is shuffled, ``"validation"`` (newstest2016) or ``"test"``
+            (newstest2017).
         rows: take these instead of the hub's.
 
     Raises:
@@ -733,23 +869,29 @@ def wmt_pairs(
         try:
             from datasets import load_dataset
         except ImportError as error:
-            raise ImportError("WMT 2017 is streamed by datasets: pip install 'gpt2_book[datasets]'") from error
+            raise ImportError(
+                "WMT 2017 is streamed by datasets: pip install "
+                "'gpt2_book[datasets]'") from error
         stream: Any = load_dataset("wmt/wmt17", "de-en", split=split, streaming=True)
         rows = stream
         if split == "train":  # its corpora come one after the other
-            rows = stream.shuffle(seed=seed, buffer_size=200_000)  # shards, then what is in the buffer
+            # shards, then what is in the buffer
+            rows = stream.shuffle(seed=seed, buffer_size=200_000)
     return TextPairs(rows, languages)
 
 # %% ../nbs/41_encoder_decoder.ipynb #895179ff
 def train_wmt(
-    folder: str | os.PathLike, *, rows: Iterable[Mapping] | None = None, vocab_size: int = 37_000,
-    recipe: TranslationRecipe = TranslationRecipe(precision="auto"), for_vocabulary: int = 500_000,
+    folder: str | os.PathLike, *, rows: Iterable[Mapping] | None = None,
+    vocab_size: int = 37_000,
+    recipe: TranslationRecipe = TranslationRecipe(precision="auto"),
+    for_vocabulary: int = 500_000,
     save_every: int = 1000, device: torch.device | str | None = None, **changes,
 ) -> Path:  # fmt: skip
-    """Train the base model on WMT 2017 English to German, or go on where an earlier call stopped; return its folder.
+    """Train the base model on WMT 2017 English to German, or go on where an earlier call
+    stopped; return its folder.
 
-    The folder gets the vocabulary, a checkpoint every ``save_every`` steps, and at the end the model, which is the
-    mean of the last five checkpoints of this call.
+    The folder gets the vocabulary, a checkpoint every ``save_every`` steps, and at the end
+    the model, which is the mean of the last five checkpoints of this call.
 
     Args:
         rows: as for :func:`wmt_pairs`.
@@ -772,7 +914,8 @@ def train_wmt(
             return folder / "model"
     moments = deque([weights_of(model)] if trainer.step else (), maxlen=5)
     with tqdm(total=recipe.steps, initial=trainer.step, unit="step", disable=None) as bar:
-        pairs = wmt_pairs(rows=rows, seed=recipe.seed + trainer.step)  # in another order than before an interruption
+        # in another order than before an interruption
+        pairs = wmt_pairs(rows=rows, seed=recipe.seed + trainer.step)
         for loss in trainer.run(pairs, vocabulary):
             bar.update()
             if trainer.step % save_every == 0 or trainer.step == recipe.steps:

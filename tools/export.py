@@ -44,6 +44,7 @@ FLAGS = {
 KERNEL = {"display_name": "python3", "language": "python", "name": "python3"}
 IMPLICIT = {*dir(builtins), "__name__", "__file__", "__doc__", "__spec__", "__package__", "__path__"}
 WIDTH = 120
+VISIBLE = 92  # columns of the code that a page shows
 
 
 class ExportError(Exception):
@@ -85,16 +86,19 @@ class Cell:
     number: int  # counted from 1
     id: str
     code: str
-    flags: list[list[str]] = field(default_factory=list)  # [["test", "name"]]; options with a colon are not kept
+    flags: list[list[str]] = field(default_factory=list)  # [["test", "name"]]; of options with a colon only the next
+    folded: bool = False  # `code-fold: true`
 
     @classmethod
     def read(cls, notebook: str, number: int, raw: dict) -> Cell:
-        lines, flags, n = "".join(raw["source"]).splitlines(), [], 0
+        lines, flags, n, folded = "".join(raw["source"]).splitlines(), [], 0, False
         while n < len(lines) and (not lines[n].strip() or DIRECTIVE.match(lines[n])):
-            if (directive := DIRECTIVE.match(lines[n])) and directive[1] and ":" not in directive[1]:
-                flags.append(directive[1].split())
+            if (directive := DIRECTIVE.match(lines[n])) and directive[1]:
+                folded |= directive[1].replace(" ", "") == "code-fold:true"
+                if ":" not in directive[1]:
+                    flags.append(directive[1].split())
             n += 1
-        return cls(notebook, number, raw.get("id", ""), "\n".join(lines[n:]).strip("\n"), flags)
+        return cls(notebook, number, raw.get("id", ""), "\n".join(lines[n:]).strip("\n"), flags, folded)
 
     def __str__(self) -> str:
         first = next((line.strip() for line in self.code.splitlines() if line.strip()), "")
@@ -135,6 +139,14 @@ class Cell:
             yield f"{self}: `#| default_exp` takes one module of the package, such as `attention` or `workshop.files`"
         if (name := self.args("test")) and not _is_name(*name):
             yield f"{self}: `#| test {' '.join(name)}`: a test has one name, in letters, digits and underscores"
+
+    def wide_lines(self) -> Iterable[str]:
+        """Yield the lines that a page of 1280 pixels would cut off; what is hidden or folded may be longer."""
+        if self.folded or {"hide", "hide_input", "test"} & {words[0] for words in self.flags}:
+            return
+        for number, line in enumerate(self.code.splitlines(), 1):
+            if len(line) > VISIBLE:
+                yield f"{self}: line {number} of the code has {len(line)} columns; a page shows {VISIBLE}"
 
     def _code_problems(self) -> Iterable[str]:
         try:
@@ -358,6 +370,8 @@ class Project:
 
     def _stage_one(self, path: Path, folder: Path) -> dict[str, str]:
         text = clean(path.read_text(encoding="utf-8"), self.cell_metadata)
+        if wide := [problem for cell in Notebook.read(path, self.package).cells for problem in cell.wide_lines()]:
+            raise ExportError("\n".join(wide))
         made, staged = {f"{self.nbs}/{path.name}": text}, folder / self.nbs / path.name
         staged.write_text(_without_options(text), encoding="utf-8", newline="\n")
         nb = Notebook.read(staged, self.package)

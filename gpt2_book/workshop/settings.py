@@ -33,16 +33,22 @@ class Setting:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Return the comment behind each field, empty where Python has no source to read."""
+    """Return the comment behind each field, or above it, where Python has the source."""
     import inspect
     import re
 
+    found, above = {}, []
     with suppress(OSError):
-        source = inspect.getsource(kind)
-        return dict(re.findall(r"^    (\w+): .*?  # (.*)$", source, re.MULTILINE))
-    return {}
+        for line in inspect.getsource(kind).splitlines():
+            if comment := re.match(r"    # (.*)", line):
+                above.append(comment[1])
+                continue
+            if field := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
+                found[field[1]] = field[2] or " ".join(above)
+            above = []
+    return found
 
-
+# %% ../../nbs/91_settings.ipynb #9ac07135
 def list_settings(recipe, path: str = "") -> dict[str, Setting]:
     """Return all settings of a recipe by their dotted names, its own before its parts'."""
     from dataclasses import fields, is_dataclass

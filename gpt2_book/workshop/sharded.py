@@ -329,7 +329,8 @@ def run_recipe(
     """Do what :func:`gpt2_book.workshop.from_recipe.run_recipe` does, under torchrun.
 
     Args:
-        parallel: ``"ddp"`` or ``"fsdp"``, see :class:`gpt2_book.distributed.ParallelTrainer`.
+        parallel: ``"ddp"`` or ``"fsdp"``, see
+            :class:`gpt2_book.distributed.ParallelTrainer`.
         timeout: seconds that ranks wait for each other before they give up.
 
     Raises:

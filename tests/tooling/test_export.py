@@ -319,6 +319,15 @@ def test_a_module_has_a_name_and_at_most_one_folder(project, name):
     assert project.refusal().startswith("nbs/07_topic.ipynb, cell 2: `#| default_exp` takes one module of the package")
 
 
+def test_what_a_page_would_cut_off_is_refused(project):
+    wide = "x = '" + "a" * 88 + "'"  # 94 columns
+    project.write("07_topic", TOPIC, HALVE, f"y = 1\n{wide}")
+    assert project.refusal().endswith("line 2 of the code has 94 columns; a page shows 92")
+    for fold in ("#| test a", "#| code-fold: true", "#| hide"):
+        project.write("07_topic", TOPIC, HALVE, f"{fold}\n{wide}")
+        export(project.root)
+
+
 def test_a_module_in_a_folder(project):
     project.write("07_topic", TOPIC, HALVE)
     quarter = "#| export\nfrom book_lib.topic import halve\n\n\ndef quarter(x):\n    return halve(halve(x))"

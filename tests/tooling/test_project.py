@@ -141,8 +141,8 @@ def test_an_installed_package_is_left_alone(monkeypatch):
 
 
 def code_lines(source: str, node: ast.AST) -> int:
-    """Count the lines of a cell, or of a function's body, that are neither blank nor docstring."""
-    counted = {i for i, line in enumerate(source.splitlines(), 1) if line.strip()}
+    """Count the lines of a cell, or of a function's body, that are neither blank nor docstring nor comment."""
+    counted = {i for i, line in enumerate(source.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
     for inner in ast.walk(node):
         if isinstance(inner, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(inner) is not None:
             counted -= set(range(inner.body[0].lineno, inner.body[0].end_lineno + 1))
@@ -153,17 +153,18 @@ def code_lines(source: str, node: ast.AST) -> int:
 
 @pytest.mark.parametrize("name", EXPORTING)
 def test_exported_lines_fit(name):
+    """What a page shows has at most 92 columns, which `make export` sees to; a folded cell may have 120."""
     cells = Notebook.read(NOTEBOOKS[name], PROJECT.package).exports
     assert [f"{cell}: {line.strip()}" for cell in cells for line in cell.code.splitlines() if len(line) > 120] == []
 
 
 @pytest.mark.parametrize("name", EXPORTING)
 def test_export_cells_hold_one_idea(name):
-    """Functions of 25 lines and cells of 40; a class alone in its cell may have 50."""
+    """Functions of 25 lines and cells of 40; a class alone in its cell may have 60."""
     too_long = []
     for cell in Notebook.read(NOTEBOOKS[name], PROJECT.package).exports:
         tree = ast.parse(cell.code)
-        limit = 50 if [type(node) for node in tree.body] == [ast.ClassDef] else 40
+        limit = 60 if [type(node) for node in tree.body] == [ast.ClassDef] else 40
         if (length := code_lines(cell.code, tree)) > limit:
             too_long.append(f"{cell}: {length} lines of code, {limit} at most")
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
