@@ -128,7 +128,7 @@ class BertSelfAttention(nn.Module):
 
     Shapes:
         x (B, T, C) to (B, T, C); mask boolean, broadcast to (B, H, T, T), True where a
-            query may see a key
+        query may see a key
 
     Source: Vaswani et al. (2017), section 3.2.
     """
@@ -420,7 +420,7 @@ class Bert(Saved):
 
     Shapes:
         idx, mask, segments (B, T); returns the hidden vectors (B, T, C) and the pooled ones
-            (B, C)
+        (B, C)
 
     Raises:
         ValueError: when a row is all padding, a shape is wrong, or a token or segment out
@@ -506,7 +506,7 @@ class BertForPreTraining(Saved):
     Shapes:
         idx, mask, segments as for :class:`Bert`
         returns token logits (B, T, V), and next-sentence logits (B, 2), where class 0 means
-            that it follows
+        that it follows
 
     Source: Devlin et al. (2019), section 3.1.
     """
@@ -608,7 +608,7 @@ def mask_tokens(
 
     Shapes:
         idx (B, T) int64; returns what the model reads, and the labels: the token where one
-            was chosen, else -100
+        was chosen, else -100
 
     Raises:
         ValueError: when the share is not between 0 and 1, or a token out of range.
@@ -720,9 +720,9 @@ class MaskedLoader(ExampleLoader):
 
     Shapes:
         each batch: inputs (B, T) int64, ``PAD`` where a row is filled up, and labels (B,
-            T): the tokens to guess,
+        T): the tokens to guess,
         -100 elsewhere, but the next-sentence label in the first column, where [CLS] stands
-            and is never masked
+        and is never masked
 
     Source: Devlin et al. (2019), section 3.1; new masks each time as in Liu et al. (2019),
     section 4.1.
@@ -865,7 +865,7 @@ class ChoiceLoader(ExampleLoader):
 
     Shapes:
         each batch: tokens (B, K, T) int64, ``PAD`` where a row is filled up, and labels
-            (B,) int64
+        (B,) int64
     """
 
     def __init__(

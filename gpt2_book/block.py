@@ -29,7 +29,7 @@ class Block(nn.Module):
 
     Shapes:
         x: (B, T, C) to (B, T, C). With ``"residual"`` two streams stacked, (2, B, T, C) to
-            (2, B, T, C).
+        (2, B, T, C).
 
     Raises:
         ValueError: If ``norm`` is not one of the three, or a ``"residual"`` block is not

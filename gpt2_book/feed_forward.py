@@ -59,7 +59,7 @@ class Conv1D(nn.Module):
 
     Shapes:
         x: ``(..., nx)`` to ``(..., nf)``; ``weight`` is ``(nx, nf)`` and ``bias`` is
-            ``(nf,)``.
+        ``(nf,)``.
 
     Raises:
         ValueError: if the last axis of the input is not ``nx`` long.

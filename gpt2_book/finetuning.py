@@ -35,7 +35,7 @@ class LoRALinear(nn.Module):
 
     Shapes:
         x (..., n_in) to (..., n_out); ``lora_A`` is (rank, n_in) and ``lora_B`` (n_out,
-            rank)
+        rank)
 
     Raises:
         ValueError: when the rank is not between 1 and that of the matrix, or alpha is not
@@ -344,7 +344,7 @@ class ExampleLoader:
 
     Shapes:
         each batch: tokens (B, T) int64, ``PAD`` where a row is filled up, and labels (B,)
-            int64
+        int64
 
     Raises:
         ValueError: when there is not one label for each row, a row is empty, or they do not

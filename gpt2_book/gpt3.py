@@ -203,7 +203,7 @@ def within(allowed: Tensor | None, T: int, band: int,
 
     Shapes:
         allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or
-            None where the kernel knows
+        None where the kernel knows
 
     Raises:
         ValueError: when the cache was made for a band of another width.
@@ -469,7 +469,7 @@ class BandedCache(KVCache):
 
     Shapes:
         each layer's keys and values: (batch, n_head, size, head_size), or with a band
-            (batch, n_head, band, head_size)
+        (batch, n_head, band, head_size)
     """
 
     ends: BandedEnds

@@ -127,7 +127,7 @@ def places(idx: Tensor, mask: Tensor | None = None,
     Shapes:
         idx: (B, T); mask: (B, S), boolean or 0 and 1
         returns positions, (T,) or with a mask (B, T), and what attention takes as its mask:
-            None where the plain
+        None where the plain
         causal one is meant, else (T, S) or (B, 1, T, S)
 
     Raises:

@@ -148,7 +148,7 @@ class Generates:
 
         Shapes:
             (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens,
-                V)
+            V)
 
         Raises:
             TypeError: when there is no option of that name.
@@ -275,10 +275,10 @@ class GPT(Generates, Saved, Located):
 
     Shapes:
         idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not
-            counted
+        counted
         mask (B, S) bool, where S - T is the length of the cache
         returns logits (B, T, V), and the mean loss in nats or None; where nothing counts,
-            it is 0, with zero gradients
+        it is 0, with zero gradients
 
     Raises:
         ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another

@@ -286,7 +286,7 @@ def pad_left(prompts: Sequence[Sequence[int]], *, pad: int = 0) -> tuple[Tensor,
 
     Shapes:
         returns: idx (B, T) int64 and mask (B, T) bool, with T the length of the longest
-            prompt
+        prompt
 
     Raises:
         ValueError: when there is no prompt, or an empty one.
@@ -505,7 +505,7 @@ def generate(
     Shapes:
         idx: (B, T) int64
         returns: (B, T + n) int64, or with scores that and (B, n, V) float32; n is less than
-            ``max_new_tokens`` where
+        ``max_new_tokens`` where
         all stopped
     """
     mask = _check(idx, max_new_tokens, mask, block_size)

@@ -541,7 +541,7 @@ class Seq2Seq(nn.Module):
 
     Shapes:
         src: (B, S); tgt_in: (B, T); src_mask: (B, S), True where a token stands; returns
-            logits (B, T, V)
+        logits (B, T, V)
 
     Raises:
         ValueError: when a token is out of range, a mask misshapen, a row all padding, or

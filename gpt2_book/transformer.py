@@ -63,7 +63,7 @@ class MultiHeadAttention(CausalSelfAttention):
 
     Shapes:
         x: (B, T, C), memory: (B, S, C), mask: boolean, broadcast to (B, H, T, S); returns
-            (B, T, C)
+        (B, T, C)
 
     Source: Vaswani et al. (2017), sections 3.2.2 and 3.2.3.
     """
@@ -109,7 +109,7 @@ def padding_mask(real: Tensor) -> Tensor:
 
     Shapes:
         real: (B, S), True where a token stands; returns (B, 1, 1, S), broadcast over heads
-            and queries
+        and queries
     """
     return real[:, None, None]  # (B, S) -> (B, 1, 1, S)
 
@@ -120,7 +120,7 @@ def decoder_mask(real: Tensor) -> Tensor:
 
     Shapes:
         real: (B, T), True where a token stands, with padding on the right; returns (B, 1,
-            T, T)
+        T, T)
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
@@ -163,7 +163,7 @@ class DecoderBlock(EncoderBlock):
 
     Shapes:
         x: (B, T, C) to (B, T, C); memory: (B, S, C), or its keys and values, 2 of (B, H, S,
-            D);
+        D);
         mask and memory_mask: boolean, broadcast to (B, H, T, T) and (B, H, T, S)
 
     Source: Vaswani et al. (2017), section 3.1 and figure 1.
@@ -339,7 +339,7 @@ class Transformer(Saved):
 
     Shapes:
         src: (B, S); tgt_in: (B, T), each row beginning with ``bos``; masks: (B, S) and (B,
-            T), True where a token
+        T), True where a token
         stands; returns logits (B, T, V)
 
     Raises:
