@@ -43,6 +43,7 @@ FLAGS = {
     "hide_input": "remove-input",
     "hide_output": "remove-output",
     "export": "exported",
+    "exporti": "exported",
     "test": "tested",
 }
 OPTIONS = {"fig-cap", "fig-alt", "label", "code-fold", "eval"}

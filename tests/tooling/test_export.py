@@ -109,6 +109,15 @@ def test_a_chapter_becomes_a_module_and_a_test_file_that_passes(project):
     assert "4 passed" in project.pytest()
 
 
+def test_what_is_for_other_modules_is_exported_and_not_public(project):
+    project.write("20_topic", TOPIC, HALVE, "#| exporti\ndef third(x):\n    return x / 3", "#| test thirds\nassert third(6) == 2")
+    export(project.root)
+    module = project.read("book_lib/topic.py")
+    assert "__all__ = ['halve']" in module and "def third(x):" in module
+    assert "from book_lib.topic import third" in project.read("tests/test_topic.py")
+    assert "1 passed" in project.pytest()
+
+
 def test_a_test_imports_only_the_names_that_are_not_its_own(project):
     project.write("07_topic", TOPIC, HALVE, "#| export\nx = 1", "#| test own\nx = 4\nassert halve(x) == 2")
     export(project.root)
