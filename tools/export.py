@@ -138,7 +138,7 @@ class Cell:
         if late := _late_directive(self.code):
             yield f"{self}: `{late}` stands below code; a directive is one of the first lines"
         if len({"export", "exporti", "test"} & set(said)) > 1:
-            yield f"{self}: a cell is either exported, once, or a test"
+            yield f"{self}: a cell is either exported or a test"
         for flag in ("export", "exporti"):
             if other := self.args(flag):
                 yield f"{self}: `#| {flag} {' '.join(other)}`: a notebook exports to one module; say `#| {flag}` alone"
