@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import nbformat
 from nbclient import NotebookClient
@@ -47,6 +48,7 @@ FLAGS = {
     "test": "tested",
 }
 OPTIONS = {"fig-cap", "fig-alt", "label", "code-fold", "eval"}
+DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" role="img" '  # as gpt2_book.diagrams shows its drawings
 
 
 class BookError(Exception):
@@ -160,6 +162,7 @@ def check_figures(nb: NotebookNode, path: Path) -> list[str]:
         meta, where = cell.metadata.get("mystnb", {}), Cell(path, number, cell.source)
         shown = [o for o in cell.outputs if o.output_type in ("display_data", "execute_result")]
         images = [o for o in shown if any(k.startswith("image/") for k in o.data)]
+        images += [o for o in shown if "".join(o.data.get("text/html", "")).startswith(DRAWING)]
         html = "".join("".join(o.data.get("text/html", "")) for o in shown)
         lacks = [k for k, there in (("fig-cap", "figure" in meta), ("fig-alt", "image" in meta)) if not there]
         if images and lacks:
@@ -176,9 +179,15 @@ def check_figures(nb: NotebookNode, path: Path) -> list[str]:
 
 
 def arrange_figures(nb: NotebookNode) -> None:
-    """Leave the caption to the figure alone: a value that its cell ends in is printed below it, as `print` would."""
+    """Give a drawing its alt text, and leave the caption to the figure alone: other values are printed below it."""
     for cell in nb.cells:
-        if cell.cell_type == "code" and "figure" in cell.metadata.get("mystnb", {}):
+        meta = cell.metadata.get("mystnb", {}) if cell.cell_type == "code" else {}
+        for out in cell.get("outputs", []) if "image" in meta else []:
+            html = "".join(out.get("data", {}).get("text/html", ""))
+            if html.startswith(DRAWING):
+                own = re.match(rf"{DRAWING}aria-label=(\"[^\"]*\"|'[^']*')", html)[1]
+                out.data["text/html"] = html.replace(own, quoteattr(meta["image"]["alt"]), 1)
+        if "figure" in meta:
             values = [o for o in cell.outputs if set(o.get("data", [])) == {"text/plain"}]
             if len(values) < sum("data" in o for o in cell.outputs):
                 rest = [o for o in cell.outputs if o not in values]
@@ -402,20 +411,6 @@ def execute(
     if prune and not problems:
         store.prune(current)
     return problems
-
-
-if __name__ == "__main__":
-    import argparse
-
-    parser = argparse.ArgumentParser(description="Run notebooks from fresh kernels and say what is wrong with them.")
-    parser.add_argument("notebooks", nargs="+", type=Path)
-    paths = parser.parse_args().notebooks
-    if missing := [str(path) for path in paths if not path.is_file()]:
-        parser.error(f"no such notebook: {', '.join(missing)}")
-    problems = execute(paths, Path(__file__).resolve().parent.parent, jobs=1, prune=False)
-    for problem in problems:
-        print(problem)
-    sys.exit(bool(problems))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

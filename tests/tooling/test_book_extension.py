@@ -150,6 +150,7 @@ def problems(tmp_path: Path, source: str, *outputs: dict) -> list[str]:
 
 
 SVG, TEXT = {"image/svg+xml": "<svg/>"}, {"text/plain": "Text(0, 0, 'x')"}
+DIAGRAM = {"text/html": f'{run_notebooks.DRAWING}aria-label="x, y" class="diagram"/>', "text/plain": "<Diagram>"}
 CAP, ALT = "#| fig-cap: c\n", "#| fig-alt: a\n"
 
 
@@ -164,6 +165,7 @@ CAP, ALT = "#| fig-cap: c\n", "#| fig-alt: a\n"
         ("show()", [{"text/html": '<p><img src="a.png"></p>'}], "<img> without alt text"),
         ("show()", [{"text/html": '<img alt="" src="a.png">'}], "<img> without alt text"),
         ("show()", [{"text/html": "<svg viewBox='0 0 1 1'/>"}], "<svg> without aria-label"),
+        ("show()", [DIAGRAM], "without `#| fig-cap: ...` and `#| fig-alt: ...`"),
     ],
 )
 def test_a_figure_that_says_nothing_is_refused(tmp_path: Path, source: str, outputs: list, reason: str):
@@ -175,6 +177,7 @@ def test_a_figure_that_says_nothing_is_refused(tmp_path: Path, source: str, outp
     ("source", "outputs"),
     [
         (CAP + ALT + "plot()", [SVG]),
+        (CAP + ALT + "show()", [DIAGRAM]),
         (CAP + ALT + "plot()\n1 + 1", [TEXT, SVG]),
         ("#| hide\nplot()", [SVG]),
         ("1 + 1", [TEXT]),
@@ -196,6 +199,19 @@ def test_a_value_beside_a_figure_is_printed_below_it(tmp_path: Path):
     assert [o.output_type for o in nb.cells[1].outputs] == ["execute_result", "display_data"], (
         "no caption, nothing to mend"
     )
+
+
+def test_a_diagram_says_what_its_alt_text_says(tmp_path: Path):
+    nb = prepare(write(tmp_path / "nbs" / "a.ipynb", [new_code_cell('#| fig-cap: c\n#| fig-alt: a < "b"\nshow()')]))
+    nb.cells[0].outputs = [new_output("execute_result", DIAGRAM)]
+    run_notebooks.arrange_figures(nb)
+    assert nb.cells[0].outputs[0].data["text/html"].endswith("""aria-label='a &lt; "b"' class="diagram"/>""")
+
+
+def test_the_diagrams_of_the_package_are_known_as_such():
+    from gpt2_book.diagrams import Diagram
+
+    assert Diagram()._repr_html_().startswith(f"{run_notebooks.DRAWING}aria-label=")
 
 
 def test_what_is_printed_piece_by_piece_is_one_text():
