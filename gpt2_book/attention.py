@@ -72,13 +72,14 @@ class CausalSelfAttention(nn.Module):
     """Attention of a sequence to itself and to its own past only, in ``n_head`` heads.
 
     Args:
-        mask: True where a query may see a key; by default its own position and the past.
+        attn_mask: True where a query may see a key; by default its own position and the
+            past.
         cache: its ``append(k, v)`` keeps the new keys and values, (B, H, T, D), and returns
             those of all S positions so far; the queries are the last T of them.
 
     Shapes:
         x: (B, T, C) to (B, T, C), where C is ``n_embd``. T may be 0.
-        mask: boolean, (T, S) or anything that broadcasts to (B, H, T, S)
+        attn_mask: boolean, (T, S) or anything that broadcasts to (B, H, T, S)
 
     Raises:
         ValueError: If ``n_embd`` is not a positive multiple of ``n_head``.
@@ -115,7 +116,7 @@ class CausalSelfAttention(nn.Module):
         B, T, C = z.shape
         return z.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
 
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None,
+    def forward(self, x: torch.Tensor, *, attn_mask: torch.Tensor | None = None,
                 cache=None) -> torch.Tensor:
         B, T, C = x.shape
         q, k, v = self.c_attn(x).split(C, dim=-1)  # 3 of (B, T, C)
@@ -123,10 +124,10 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)  # 2 of (B, H, S, D)
         S, p = k.size(2), self.dropout if self.training else 0.0
-        if mask is None and 1 < T < S:
-            mask = causal_mask(T, S, device=x.device)  # (T, S)
-        causal = mask is None and T == S  # the corners agree
-        y = self.attend(q, k, v, attn_mask=mask, dropout_p=p,
+        if attn_mask is None and 1 < T < S:
+            attn_mask = causal_mask(T, S, device=x.device)  # (T, S)
+        causal = attn_mask is None and T == S  # the corners agree
+        y = self.attend(q, k, v, attn_mask=attn_mask, dropout_p=p,
                         is_causal=causal)  # (B, H, T, D)
         y = y.transpose(1, 2).contiguous().view(B, T, C)  # (B, H, T, D) -> (B, T, C)
         return self.resid_dropout(self.c_proj(y))  # (B, T, C)

@@ -145,10 +145,10 @@ class BertSelfAttention(nn.Module):
         return z.unflatten(-1,
                            (self.n_head, -1)).transpose(1, 2)  # (B, T, C) -> (B, H, T, D)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         q, k, v = (self.split_heads(linear(x))
                    for linear in (self.query, self.key, self.value))  # 3 of (B, H, T, D)
-        y = self.attend(q, k, v, attn_mask=mask,
+        y = self.attend(q, k, v, attn_mask=attn_mask,
                         dropout_p=self.dropout if self.training else 0.0)  # (B, H, T, D)
         return y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, C)
 
@@ -192,8 +192,8 @@ class BertLayer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(C, inner)})
         self.output = AddNorm(inner, config)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = self.attention["output"](self.attention["self"](x, mask), x)
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        x = self.attention["output"](self.attention["self"](x, attn_mask), x)
         return self.output(F.gelu(self.intermediate["dense"](x)), x)  # the GELU by erf
 
 # %% ../nbs/42_bert.ipynb #c6154876
@@ -377,7 +377,8 @@ def init_bert_(module: nn.Module, config: BertConfig) -> nn.Module:
     return module
 
 
-def check_tokens(idx: Tensor, mask: Tensor, segments: Tensor, config: BertConfig) -> None:
+def check_tokens(idx: Tensor, attention_mask: Tensor, segments: Tensor,
+                 config: BertConfig) -> None:
     """Refuse what an encoder cannot read.
 
     Shapes:
@@ -391,15 +392,15 @@ def check_tokens(idx: Tensor, mask: Tensor, segments: Tensor, config: BertConfig
         raise ValueError(
             f"{T} tokens in a row; this encoder reads 1 to {most} "
             f"(max_position_embeddings)")
-    for name, x in (("mask", mask), ("segments", segments)):
+    for name, x in (("attention_mask", attention_mask), ("segments", segments)):
         if x.shape != idx.shape or x.is_floating_point():
             raise ValueError(
                 f"{name} must be whole numbers or bool of {(B, T)}, not {x.dtype} of "
                 f"{(*x.shape,)}")
-    if bool((empty := ~(mask != 0).any(1)).any()):
+    if bool((empty := ~(attention_mask != 0).any(1)).any()):
         raise ValueError(
             f"rows {empty.nonzero().flatten().tolist()} of {B} are all padding")
-    tokens = torch.where((mask == 0) & (idx == PAD), 0, idx)  # (B, T)
+    tokens = torch.where((attention_mask == 0) & (idx == PAD), 0, idx)  # (B, T)
     for name, x, n in (("token", tokens, config.vocab_size),
                        ("segment", segments, config.type_vocab_size)):
         if bool((wrong := (x < 0) | (x >= n)).any()):
@@ -414,13 +415,14 @@ class Bert(Saved):
     token.
 
     Args:
-        mask: 0 or False where a row is padded; by default where ``idx`` is ``PAD``, -1.
+        attention_mask: 0 or False where a row is padded; by default where ``idx`` is
+            ``PAD``, -1.
         segments: 0 for a token of the first text, 1 for one of the second; by default all
             0.
 
     Shapes:
-        idx, mask, segments (B, T); returns the hidden vectors (B, T, C) and the pooled ones
-        (B, C)
+        idx, attention_mask, segments (B, T); returns the hidden vectors (B, T, C) and the
+        pooled ones (B, C)
 
     Raises:
         ValueError: when a row is all padding, a shape is wrong, or a token or segment out
@@ -448,19 +450,20 @@ class Bert(Saved):
         return cls(config, pooler=pooler, **how)
 
     def forward(
-        self, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
+        self, idx: Tensor, *, attention_mask: Tensor | None = None,
+        segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         if idx.ndim != 2 or idx.is_floating_point():
             raise ValueError(
                 f"tokens must be whole numbers of (B, T), not {idx.dtype} of "
                 f"{(*idx.shape,)}")
-        mask = idx != PAD if mask is None else mask
+        attention_mask = idx != PAD if attention_mask is None else attention_mask
         segments = torch.zeros_like(idx) if segments is None else segments
         if not torch.compiler.is_compiling():
-            check_tokens(idx, mask, segments, self.config)
+            check_tokens(idx, attention_mask, segments, self.config)
         x = self.embeddings(torch.where(idx == PAD, self.config.pad_token_id or 0, idx),
                             segments)  # (B, T, C)
-        allowed = self.allowed(mask != 0)
+        allowed = self.allowed(attention_mask != 0)
         layers: Any = self.encoder["layer"]
         for layer in layers:
             x = layer(x, allowed)
@@ -504,7 +507,7 @@ class BertForPreTraining(Saved):
     follows the first.
 
     Shapes:
-        idx, mask, segments as for :class:`Bert`
+        idx, attention_mask, segments as for :class:`Bert`
         returns token logits (B, T, V), and next-sentence logits (B, 2), where class 0 means
         that it follows
 
@@ -523,15 +526,17 @@ class BertForPreTraining(Saved):
         return self.cls["predictions"](x, self.bert.embeddings.word_embeddings.weight)
 
     def forward(
-        self, idx: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None
+        self, idx: Tensor, *, attention_mask: Tensor | None = None,
+        segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        x, pooled = self.bert(idx, mask=mask, segments=segments)  # (B, T, C), (B, C)
+        x, pooled = self.bert(idx, attention_mask=attention_mask,
+                              segments=segments)  # (B, T, C), (B, C)
         return self.token_logits(x), self.cls["seq_relationship"](
             pooled)  # (B, T, V), (B, 2)
 
     def loss(
         self, idx: Tensor, labels: Tensor, next_labels: Tensor | None = None, *,
-        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the mean loss at the masked positions, plus that of the next sentence, in
@@ -551,7 +556,8 @@ class BertForPreTraining(Saved):
         if labels.shape != idx.shape or not bool((chosen := labels != -100).any()):
             raise ValueError(
                 f"labels must be {(*idx.shape,)} and not all -100, not {(*labels.shape,)}")
-        x, pooled = self.bert(idx, mask=mask, segments=segments)  # (B, T, C), (B, C)
+        x, pooled = self.bert(idx, attention_mask=attention_mask,
+                              segments=segments)  # (B, T, C), (B, C)
         loss = F.cross_entropy(self.token_logits(x[chosen]),
                                labels[chosen])  # (B, T, C) -> (n, V)
         if next_labels is None:
@@ -772,7 +778,8 @@ class BertClassifier(Saved):
             pairs can be classified.
 
     Shapes:
-        idx, mask (B, T) as for :class:`Bert`; labels (B,) int64, -100 where not counted
+        idx, attention_mask (B, T) as for :class:`Bert`
+        labels (B,) int64, -100 where not counted
         returns logits (B, K), and the mean loss in nats or None
 
     Raises:
@@ -808,18 +815,21 @@ class BertClassifier(Saved):
         found = stored.get("classifier.weight")
         return cls(Bert(config), found.shape[0] if found else 2, **how)
 
-    def scores(self, idx: Tensor, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def scores(self, idx: Tensor, attention_mask: Tensor | None,
+               segments: Tensor | None) -> Tensor:
         """Return the logits, (B, T) to (B, K)."""
         if segments is None and self.special is not None:
             segments = self.special.segments(idx)
         return self.classifier(
-            self.dropout(self.bert(idx, mask=mask, segments=segments)[1]))
+            self.dropout(self.bert(idx, attention_mask=attention_mask,
+                                   segments=segments)[1]))
 
     def forward(
-        self, idx: Tensor, labels: Tensor | None = None, *, mask: Tensor | None = None,
+        self, idx: Tensor, labels: Tensor | None = None, *,
+        attention_mask: Tensor | None = None,
         segments: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        logits = self.scores(idx, mask, segments)  # (B, K)
+        logits = self.scores(idx, attention_mask, segments)  # (B, K)
         if labels is None:
             return logits, None
         self.check(labels, len(idx))
@@ -834,7 +844,7 @@ class BertMultipleChoice(BertClassifier):
     [SEP] answer [SEP].
 
     Shapes:
-        idx, mask (B, K, T); labels (B,) int64, the number of the right choice
+        idx, attention_mask (B, K, T); labels (B,) int64, the number of the right choice
         returns logits (B, K), and the mean loss in nats or None
 
     Source: Devlin et al. (2019), section 4.4.
@@ -850,13 +860,14 @@ class BertMultipleChoice(BertClassifier):
               **how) -> BertMultipleChoice:
         return cls(Bert(config), **how)
 
-    def scores(self, idx: Tensor, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def scores(self, idx: Tensor, attention_mask: Tensor | None,
+               segments: Tensor | None) -> Tensor:
         if idx.ndim != 3:
             raise ValueError(f"choices are (B, K, T), not {(*idx.shape,)}")
-        mask, segments = (None if x is None else x.flatten(0, 1)
-                          for x in (mask, segments))  # (B, K, T) -> (B K, T)
+        attention_mask, segments = (None if x is None else x.flatten(0, 1)
+                          for x in (attention_mask, segments))  # (B, K, T) -> (B K, T)
         self.n_classes = idx.size(1)
-        return super().scores(idx.flatten(0, 1), mask,
+        return super().scores(idx.flatten(0, 1), attention_mask,
                               segments).view(idx.shape[:2])  # (B K, 1) -> (B, K)
 
 
@@ -984,7 +995,7 @@ class WordPiece:
 
 # %% ../nbs/42_bert.ipynb #8f181bdf
 @torch.no_grad()
-def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None,
+def attention_maps(bert: Bert, idx: Tensor, *, attention_mask: Tensor | None = None,
                    segments: Tensor | None = None) -> Tensor:
     """Return how much each query of each head of each layer takes from each key.
 
@@ -1004,14 +1015,14 @@ def attention_maps(bert: Bert, idx: Tensor, *, mask: Tensor | None = None,
     try:
         for layer in layers:
             layer.attend = watch
-        bert(idx, mask=mask, segments=segments)
+        bert(idx, attention_mask=attention_mask, segments=segments)
     finally:
         for layer, attend in zip(layers, before):
             layer.attend = attend
     return torch.stack(maps)
 
 
-def mean_pool(x: Tensor, mask: Tensor) -> Tensor:
+def mean_pool(x: Tensor, attention_mask: Tensor) -> Tensor:
     """Return the mean of each row's real vectors, scaled to length one.
 
     Shapes:
@@ -1019,5 +1030,5 @@ def mean_pool(x: Tensor, mask: Tensor) -> Tensor:
 
     Source: Reimers and Gurevych (2019), section 3.
     """
-    real = (mask != 0)[..., None].to(x)  # (B, T, 1)
+    real = (attention_mask != 0)[..., None].to(x)  # (B, T, 1)
     return F.normalize((x * real).sum(1) / real.sum(1), dim=-1)  # (B, C)

@@ -24,7 +24,7 @@ class Block(nn.Module):
         norm: where the layer norms stand. ``"pre"`` (GPT-2) norms what a sublayer reads,
             ``"post"`` (the Transformer of 2017) the sum after it has written,
             ``"residual"`` (ResiDual) does the latter and keeps a plain sum as well.
-        mask, cache: for the attention, see
+        attn_mask, cache: for the attention, see
             :class:`gpt2_book.attention.CausalSelfAttention`.
 
     Shapes:
@@ -68,8 +68,8 @@ class Block(nn.Module):
         """Where the norms stand, for `print`."""
         return f"norm={self.norm!r}"
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, cache=None) -> Tensor:
-        attend = partial(self.attn, mask=mask, cache=cache)
+    def forward(self, x: Tensor, *, attn_mask: Tensor | None = None, cache=None) -> Tensor:
+        attend = partial(self.attn, attn_mask=attn_mask, cache=cache)
         if self.norm == "pre":
             x = x + attend(self.ln_1(x))
             return x + self.mlp(self.ln_2(x))

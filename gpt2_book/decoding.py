@@ -359,13 +359,13 @@ class FastLogits(FastNextLogits, CachedLogits):
         super().__init__(model, chunk=chunk)
         self.compile = compile
 
-    def read(self, new: Tensor, mask: Tensor | None) -> Tensor:
+    def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
         if not self.compile or new.size(1) > 1 or hooked(self.modules):
-            return super().read(new, mask)
+            return super().read(new, attention_mask)
         assert self.cache is not None
         # a slice of a text has strides of that text's length
         new = new.clone(memory_format=torch.contiguous_format)
-        where, allowed = places(new, mask, self.cache)
+        where, allowed = places(new, attention_mask, self.cache)
         if on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, fast=False):

@@ -259,21 +259,21 @@ def pad_rows(rows: Sequence[Sequence[int]], *,
     return batch
 
 
-def last_real(mask: Tensor) -> Tensor:
+def last_real(attention_mask: Tensor) -> Tensor:
     """Return the column of each row's last real token.
 
     Shapes:
-        mask (B, T) bool; returns (B,)
+        attention_mask (B, T) bool; returns (B,)
 
     Raises:
         ValueError: naming the rows that have none.
     """
-    if not bool((has := mask.any(1)).all()):
+    if not bool((has := attention_mask.any(1)).all()):
         raise ValueError(
             f"no real token in the rows {(~has).nonzero().flatten().tolist()} of "
-            f"{len(mask)}")
-    columns = torch.arange(mask.size(1), device=mask.device)
-    return torch.where(mask, columns, 0).amax(1)  # (B, T) -> (B,)
+            f"{len(attention_mask)}")
+    columns = torch.arange(attention_mask.size(1), device=attention_mask.device)
+    return torch.where(attention_mask, columns, 0).amax(1)  # (B, T) -> (B,)
 
 # %% ../nbs/35_finetuning.ipynb #0c1b34a4
 class GPTClassifier(nn.Module):
@@ -286,7 +286,8 @@ class GPTClassifier(nn.Module):
     Shapes:
         idx (B, T) int64, negative where padded, on either side
         labels (B,) int64, -100 where not counted
-        mask (B, T) bool, True for real tokens; by default where ``idx`` is not negative
+        attention_mask (B, T) bool, True for real tokens; by default where ``idx`` is not
+        negative
         returns logits (B, K), and the mean loss in nats or None
 
     Raises:
@@ -308,15 +309,15 @@ class GPTClassifier(nn.Module):
                                dtype=weight.dtype)
         nn.init.normal_(self.score.weight, std=0.02)
 
-    def features(self, idx: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def features(self, idx: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
         """Return what the matrix reads, (B, T) to (B, C)."""
-        mask = idx >= 0 if mask is None else mask
-        x = self.gpt.hidden(idx.clamp(min=0), mask=mask)  # (B, T, C)
-        return x[torch.arange(len(x), device=x.device), last_real(mask)]  # (B, C)
+        attention_mask = idx >= 0 if attention_mask is None else attention_mask
+        x = self.gpt.hidden(idx.clamp(min=0), attention_mask=attention_mask)  # (B, T, C)
+        return x[torch.arange(len(x), device=x.device), last_real(attention_mask)]  # (B, C)
 
     def forward(self, idx: Tensor, labels: Tensor | None = None, *,
-                mask: Tensor | None = None):
-        logits = self.score(self.features(idx, mask=mask))  # (B, K)
+                attention_mask: Tensor | None = None):
+        logits = self.score(self.features(idx, attention_mask=attention_mask))  # (B, K)
         if labels is None:
             return logits, None
         self.check(labels, len(idx))

@@ -247,7 +247,7 @@ class GPT3(GPT):
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
         near = allowed if band is None else within(allowed, idx.size(1), band, cache)
         for i, block in enumerate(parts.h):
-            x = block(x, mask=near if i % 2 else allowed,
+            x = block(x, attn_mask=near if i % 2 else allowed,
                       cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 

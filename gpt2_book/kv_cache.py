@@ -115,17 +115,17 @@ class KVCache:
                 kept[:, :, : self.length] = kept[rows, :, : self.length]
 
 # %% ../nbs/23_kv_cache.ipynb #80472263
-def places(idx: Tensor, mask: Tensor | None = None,
+def places(idx: Tensor, attention_mask: Tensor | None = None,
            cache: KVCache | None = None) -> tuple[Tensor, Tensor | None]:
     """Say where the tokens of ``idx`` stand, and which keys each may see; make room for
     them in the cache.
 
     Args:
-        mask: False (or 0) where a row is padded on the left, over the cache's columns and
-            those of ``idx``.
+        attention_mask: False (or 0) where a row is padded on the left, over the cache's
+            columns and those of ``idx``.
 
     Shapes:
-        idx: (B, T); mask: (B, S), boolean or 0 and 1
+        idx: (B, T); attention_mask: (B, S), boolean or 0 and 1
         returns positions, (T,) or with a mask (B, T), and what attention takes as its mask:
         None where the plain
         causal one is meant, else (T, S) or (B, 1, T, S)
@@ -134,7 +134,7 @@ def places(idx: Tensor, mask: Tensor | None = None,
         ValueError: when the mask is not (B, S) or holds something else, or the cache is too
             small.
     """
-    T, mask = idx.size(1), None if mask is None else as_mask(mask)
+    T, mask = idx.size(1), None if attention_mask is None else as_mask(attention_mask)
     start = 0 if cache is None else cache.grow(T)
     S = start + T
     if mask is None:
@@ -232,9 +232,9 @@ class NextLogits:
         return reading(self.model, self.modules)
 
     @torch.no_grad()
-    def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, idx: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         with few_threads(self.numbers * idx.numel(), self.device), self.ready():
-            return self.model.next_logits(idx, mask=mask)
+            return self.model.next_logits(idx, attention_mask=attention_mask)
 
 # %% ../nbs/23_kv_cache.ipynb #e6e0ec7a
 class CachedLogits(NextLogits):
@@ -257,8 +257,8 @@ class CachedLogits(NextLogits):
         self.cache: KVCache | None = None
 
     @torch.no_grad()
-    def __call__(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
-        start = self.kept(idx)
+    def __call__(self, idx: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        start, seen = self.kept(idx), attention_mask
         if self.cache is None or self.cache.batch != len(idx):
             self.cache = self.empty_cache(len(idx))
         elif start == 0:
@@ -267,7 +267,7 @@ class CachedLogits(NextLogits):
         with few_threads(self.numbers * new.numel(), self.device):
             for part in new.split(self.chunk, dim=1):
                 end = self.cache.length + part.size(1)
-                logits = self.read(part, None if mask is None else mask[:, :end])
+                logits = self.read(part, None if seen is None else seen[:, :end])
         return logits
 
     def kept(self, idx: Tensor) -> int:
@@ -279,7 +279,7 @@ class CachedLogits(NextLogits):
     def read(self, new: Tensor, mask: Tensor | None) -> Tensor:
         """Read the next tokens, (B, T), and return the logits after the last, (B, 1, V)."""
         with self.ready():
-            return self.model.next_logits(new, mask=mask, cache=self.cache)
+            return self.model.next_logits(new, attention_mask=mask, cache=self.cache)
 
     def empty_cache(self, batch: int) -> KVCache:
         """Make a cache for so many rows."""

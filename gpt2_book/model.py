@@ -102,19 +102,19 @@ class Generates:
         return FastLogits(model, compile=compile) if cache else FastNextLogits(model)
 
     def stream(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
         cache: bool = True,
         compile: bool = False, **how: Unpack[sampling.Options],
     ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen.
         """
         read, window = self.reader(cache, compile), self.config.block_size
-        return sampling.stream(read, idx, max_new_tokens, mask=mask, block_size=window,
-                               **how)
+        return sampling.stream(read, idx, max_new_tokens, attention_mask=attention_mask,
+                               block_size=window, **how)
 
     @overload
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
         cache: bool = True,
         compile: bool = False, return_scores: Literal[False] = False,
         **how: Unpack[sampling.Options],
@@ -122,21 +122,21 @@ class Generates:
 
     @overload
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
         cache: bool = True,
         compile: bool = False, return_scores: Literal[True],
         **how: Unpack[sampling.Options],
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
     def generate(
-        self, idx: Tensor, max_new_tokens: int, *, mask: Tensor | None = None,
+        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
         cache: bool = True,
         compile: bool = False, return_scores: bool = False, **how: Unpack[sampling.Options],
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Append tokens to each row, without dropout.
 
         Args:
-            mask: False or 0 where a row is padded on the left.
+            attention_mask: False or 0 where a row is padded on the left.
             cache: keep the keys and values of what was read; without it, every step reads
                 everything again.
             compile: have the step compiled, which takes half a minute once and pays for
@@ -157,8 +157,8 @@ class Generates:
         """
         read, window = self.reader(cache, compile), self.config.block_size
         return sampling.generate(
-            read, idx, max_new_tokens, mask=mask, block_size=window,
-            return_scores=return_scores, **how
+            read, idx, max_new_tokens, attention_mask=attention_mask,
+            block_size=window, return_scores=return_scores, **how
         )
 
     def beam_search(
@@ -269,14 +269,14 @@ class GPT(Generates, Saved, Located):
     """GPT-2: maps tokens to the logits of each next token.
 
     Args:
-        mask: False where a row is padded, on the left; positions count from its first real
-            token.
+        attention_mask: False where a row is padded, on the left; positions count from its
+            first real token.
         cache: a :class:`gpt2_book.kv_cache.KVCache` with what was read before ``idx``.
 
     Shapes:
         idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not
         counted
-        mask (B, S) bool, where S - T is the length of the cache
+        attention_mask (B, S) bool, where S - T is the length of the cache
         returns logits (B, T, V), and the mean loss in nats or None; where nothing counts,
         it is 0, with zero gradients
 
@@ -314,7 +314,7 @@ class GPT(Generates, Saved, Located):
         total = sum(p.numel() for p in self.parameters())
         return f"block_size={self.config.block_size}, parameters={total:,}"
 
-    def hidden(self, idx: Tensor, *, mask: Tensor | None = None,
+    def hidden(self, idx: Tensor, *, attention_mask: Tensor | None = None,
                cache: KVCache | None = None) -> Tensor:
         """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C).
         """
@@ -324,11 +324,12 @@ class GPT(Generates, Saved, Located):
                 f"idx must be (B, T) with T <= block_size = {longest}, not "
                 f"{tuple(idx.shape)}")
         S = idx.size(1) + (cache.length if cache is not None else 0)
-        if S > longest and (mask is None or int(mask.sum(1).max()) > longest):
+        longest_row = S if attention_mask is None else int(attention_mask.sum(1).max())
+        if S > longest and longest_row > longest:
             raise ValueError(
                 f"{S} tokens with those in the cache, but only block_size = {longest} "
                 f"positions")
-        return self.run(idx, *places(idx, mask, cache), cache)
+        return self.run(idx, *places(idx, attention_mask, cache), cache)
 
     def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
             cache: KVCache | None) -> Tensor:
@@ -338,14 +339,15 @@ class GPT(Generates, Saved, Located):
         parts = self.transformer
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
         for i, block in enumerate(parts.h):
-            x = block(x, mask=allowed, cache=None if cache is None else cache[i])
+            x = block(x, attn_mask=allowed, cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
     def forward(
-        self, idx: Tensor, targets: Tensor | None = None, *, mask: Tensor | None = None,
-        cache: KVCache | None = None
+        self, idx: Tensor, targets: Tensor | None = None, *,
+        attention_mask: Tensor | None = None, cache: KVCache | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        logits = self.lm_head(self.hidden(idx, mask=mask, cache=cache))  # (B, T, V)
+        x = self.hidden(idx, attention_mask=attention_mask, cache=cache)  # (B, T, C)
+        logits = self.lm_head(x)  # (B, T, V)
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
@@ -356,10 +358,11 @@ class GPT(Generates, Saved, Located):
         # not 0 / 0 where nothing counts
         return logits, loss.masked_fill((targets == -100).all(), 0)
 
-    def next_logits(self, idx: Tensor, *, mask: Tensor | None = None,
+    def next_logits(self, idx: Tensor, *, attention_mask: Tensor | None = None,
                     cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
-        return self.lm_head(self.hidden(idx, mask=mask, cache=cache)[:, -1:])
+        x = self.hidden(idx, attention_mask=attention_mask, cache=cache)  # (B, T, C)
+        return self.lm_head(x[:, -1:])
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:

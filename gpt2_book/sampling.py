@@ -183,13 +183,14 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
 
 # %% ../nbs/22_sampling.ipynb #06bb6c54
 def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
-                        mask: Tensor | None = None) -> Tensor:
+                        attention_mask: Tensor | None = None) -> Tensor:
     """Divide the logits of tokens that stand in ``idx`` by ``penalty``, or multiply them
     where they are negative.
 
     Args:
         penalty: above 1 discourages repetition, below 1 encourages it.
-        mask: True (or 1) where a real token stands in ``idx``; what is padding is not
+        attention_mask: True (or 1) where a real token stands in ``idx``; what is padding is
+            not
             penalized.
 
     Shapes:
@@ -203,7 +204,7 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
     if not 0 < penalty < float("inf"):
         raise ValueError(f"repetition_penalty must be finite and above 0, not {penalty}")
     B, V = logits.shape
-    where = idx if mask is None else idx.masked_fill(~as_mask(mask), V)
+    where = idx if attention_mask is None else idx.masked_fill(~as_mask(attention_mask), V)
     seen = torch.zeros(B, V + 1, dtype=torch.bool,
                        device=logits.device).scatter_(1, where, True)[:, :V]  # (B, V)
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty),
@@ -322,7 +323,8 @@ def _check(
         return None
     if mask.shape != idx.shape:
         raise ValueError(
-            f"mask {tuple(mask.shape)} must be shaped like the prompt {tuple(idx.shape)}")
+            f"attention_mask {tuple(mask.shape)} must be shaped like the prompt "
+            f"{tuple(idx.shape)}")
     mask = as_mask(mask)
     if not mask[:, -1].all() or (mask[:, :-1] & ~mask[:, 1:]).any():
         raise ValueError(
@@ -337,7 +339,7 @@ def _next_logits(logits_of: Callable[..., Tensor], text: Tensor, mask: Tensor | 
     window.
     """
     window = slice(None if block_size is None else -block_size, None)
-    padding = {} if mask is None else {"mask": mask[:, window]}
+    padding = {} if mask is None else {"attention_mask": mask[:, window]}
     return logits_of(text[:, window], **padding)[:, -1].float()  # (B, V)
 
 # %% ../nbs/22_sampling.ipynb #e5f4a3bc
@@ -414,7 +416,8 @@ def _steps(
         real = None if mask is None else mask[:, :t]
         logits = _next_logits(logits_of, text[:, :t], real, block_size)  # (B, V)
         if repetition_penalty != 1:
-            logits = penalize_repetition(logits, text[:, :t], repetition_penalty, mask=real)
+            logits = penalize_repetition(logits, text[:, :t], repetition_penalty,
+                                         attention_mask=real)
         chosen, logits = _choose(logits, temperature, generator, filters)
         broken_at = broken_at.where((broken_at >= 0) | ~_broken(logits), t)
         if not patient or logits.device.type == "cpu":
@@ -440,15 +443,17 @@ def _stops(stop_tokens: Sequence[int] | None, pad: int | None,
 # %% ../nbs/22_sampling.ipynb #3258710a
 def stream(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None, block_size: int | None = None, **how: Unpack[Options],
+    attention_mask: Tensor | None = None, block_size: int | None = None,
+    **how: Unpack[Options],
 ) -> Iterator[Tensor]:  # fmt: skip
     """Yield the next token of every row, step by step, until there are ``max_new_tokens``
     or every row has stopped.
 
     Args:
-        logits_of: maps tokens (B, T), and with padding ``mask=`` (B, T), to logits (B, T',
-            V); the last are used.
-        mask: False or 0 where a row is padded on the left, as :func:`pad_left` makes it.
+        logits_of: maps tokens (B, T), and with padding ``attention_mask=``
+            (B, T), to logits (B, T', V); the last are used.
+        attention_mask: False or 0 where a row is padded on the left, as :func:`pad_left`
+            makes it.
         block_size: the longest input of ``logits_of``; longer texts are cut to their newest
             tokens (a sliding window).
         how: the :class:`Options`. ``temperature``, ``top_k``, ``top_p``, ``min_p`` and
@@ -465,34 +470,35 @@ def stream(
             row hold NaN, say.
         TypeError: when there is no option of that name; at once as well.
     """
-    mask = _check(idx, max_new_tokens, mask, block_size)
+    attention_mask = _check(idx, max_new_tokens, attention_mask, block_size)
     _check_options(how, len(idx))
-    return (chosen for chosen, _ in _steps(logits_of, idx, max_new_tokens, mask, block_size,
+    return (chosen for chosen, _ in _steps(logits_of, idx, max_new_tokens, attention_mask,
+                                           block_size,
                                            **how))
 
 # %% ../nbs/22_sampling.ipynb #18c7d6ef
 @overload
 def generate(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     block_size: int | None = None, return_scores: Literal[False] = False,
     **how: Unpack[Options],
 ) -> Tensor: ...  # fmt: skip
 @overload
 def generate(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     block_size: int | None = None, return_scores: Literal[True], **how: Unpack[Options],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def generate(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     block_size: int | None = None, return_scores: bool, **how: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 def generate(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *,
-    mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     block_size: int | None = None, return_scores: bool = False, **how: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Append up to ``max_new_tokens`` tokens to every row of ``idx``; the arguments are
@@ -508,10 +514,10 @@ def generate(
         ``max_new_tokens`` where
         all stopped
     """
-    mask = _check(idx, max_new_tokens, mask, block_size)
+    attention_mask = _check(idx, max_new_tokens, attention_mask, block_size)
     _check_options(how, len(idx))
     tokens, scores = [idx], []
-    for chosen, logits in _steps(logits_of, idx, max_new_tokens, mask, block_size,
+    for chosen, logits in _steps(logits_of, idx, max_new_tokens, attention_mask, block_size,
                                  patient=True, **how):
         tokens.append(chosen)
         if return_scores:
@@ -578,10 +584,11 @@ def complete(
     Raises:
         ValueError: when a prompt is empty, or an option is not as described.
     """
-    idx, mask = pad_left([tokenizer.encode(prompt) for prompt in prompts])
+    idx, attention_mask = pad_left([tokenizer.encode(prompt) for prompt in prompts])
     device = next(model.parameters()).device
     stops = StopStrings(tokenizer, stop_strings) if stop_strings else None
-    how |= {"mask": mask.to(device), "stop_tokens": stop_tokens, "stop_when": stops}
+    how |= {"attention_mask": attention_mask.to(device), "stop_tokens": stop_tokens,
+            "stop_when": stops}
     # B lists
     new = model.generate(idx.to(device), max_new_tokens, **how)[:, idx.size(1) :].tolist()
     texts = []
@@ -681,7 +688,8 @@ class _BeamSearch:
 def beam_search(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int, *, n_beams: int,
     length_penalty: float = 1.0,
-    stop_tokens: Sequence[int] = (), pad: int | None = None, mask: Tensor | None = None,
+    stop_tokens: Sequence[int] = (), pad: int | None = None,
+    attention_mask: Tensor | None = None,
     block_size: int | None = None,
     reorder: Callable[[Tensor], None] | None = None, return_scores: bool = False,
 ) -> Any:  # fmt: skip
@@ -710,10 +718,10 @@ def beam_search(
 
     Source: Sutskever et al. (2014), section 3.2.
     """
-    mask = _check(idx, max_new_tokens, mask, block_size)
+    attention_mask = _check(idx, max_new_tokens, attention_mask, block_size)
     _check_search(n_beams, length_penalty, stop_tokens, pad)
     search = _BeamSearch(idx, max_new_tokens, n_beams, length_penalty, stop_tokens, pad,
-                         mask)
+                         attention_mask)
     for t in range(idx.size(1), idx.size(1) + max_new_tokens):
         text, real = search.read(t)
         logits = _next_logits(logits_of, text, real, block_size)  # (B * K, V)

@@ -59,7 +59,7 @@ class MultiHeadAttention(CausalSelfAttention):
     Args:
         memory: the other sequence, or its :meth:`keys_values`, which a decoder makes only
             once.
-        mask: True where a query may see a key; by default everywhere.
+        attn_mask: True where a query may see a key; by default everywhere.
 
     Shapes:
         x: (B, T, C), memory: (B, S, C), mask: boolean, broadcast to (B, H, T, S); returns
@@ -87,21 +87,23 @@ class MultiHeadAttention(CausalSelfAttention):
 
     def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
-        mask: Tensor | None = None
+        attn_mask: Tensor | None = None
     ) -> Tensor:
         # 2 of (B, H, S, D)
         k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)
         p = self.dropout if self.training else 0.0
-        y = self.attend(self.queries(x), k, v, attn_mask=mask, dropout_p=p)  # (B, H, T, D)
+        q = self.queries(x)
+        y = self.attend(q, k, v, attn_mask=attn_mask, dropout_p=p)  # (B, H, T, D)
         return self.resid_dropout(
             self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, H, T, D) -> (B, T, C)
 
-    def weights(self, x: Tensor, memory: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def weights(self, x: Tensor, memory: Tensor, *,
+                attn_mask: Tensor | None = None) -> Tensor:
         """Return how much each query takes of each place of the memory, (B, H, T, S)."""
         q, (k, _) = self.queries(x), self.keys_values(memory)
         scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
-        return (scores if mask is None
-                else scores.masked_fill(~mask, -math.inf)).softmax(-1)
+        return (scores if attn_mask is None
+                else scores.masked_fill(~attn_mask, -math.inf)).softmax(-1)
 
 # %% ../nbs/41_encoder_decoder.ipynb #3644cff9
 def padding_mask(real: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ class EncoderBlock(Block):
     be causal.
 
     Shapes:
-        x: (B, S, C) to (B, S, C); mask: boolean, broadcast to (B, H, S, S)
+        x: (B, S, C) to (B, S, C); attn_mask: boolean, broadcast to (B, H, S, S)
     """
 
     def __init__(self, n_embd: int, n_head: int, *, dropout: float = 0.0) -> None:
@@ -152,9 +154,9 @@ class EncoderBlock(Block):
         self.mlp = FeedForward(n_embd, dropout=dropout)
 
     def forward(  # type: ignore[override] # never without a mask
-        self, x: Tensor, *, mask: Tensor
+        self, x: Tensor, *, attn_mask: Tensor
     ) -> Tensor:
-        return super().forward(x, mask=mask)
+        return super().forward(x, attn_mask=attn_mask)
 
 
 class DecoderBlock(EncoderBlock):
@@ -164,7 +166,7 @@ class DecoderBlock(EncoderBlock):
     Shapes:
         x: (B, T, C) to (B, T, C); memory: (B, S, C), or its keys and values, 2 of (B, H, S,
         D);
-        mask and memory_mask: boolean, broadcast to (B, H, T, T) and (B, H, T, S)
+        attn_mask and memory_mask: boolean, broadcast to (B, H, T, T) and (B, H, T, S)
 
     Source: Vaswani et al. (2017), section 3.1 and figure 1.
     """
@@ -176,11 +178,11 @@ class DecoderBlock(EncoderBlock):
 
     def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
-        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
         memory_mask: Tensor | None = None, cache=None,
     ) -> Tensor:  # fmt: skip
-        x = self.ln_1(x + self.attn(x, mask=mask, cache=cache))
-        x = self.ln_cross(x + self.cross(x, memory, mask=memory_mask))
+        x = self.ln_1(x + self.attn(x, attn_mask=attn_mask, cache=cache))
+        x = self.ln_cross(x + self.cross(x, memory, attn_mask=memory_mask))
         return self.ln_2(x + self.mlp(x))
 
 # %% ../nbs/41_encoder_decoder.ipynb #5530b497
@@ -377,11 +379,11 @@ class Transformer(Saved):
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the memory, (B, S, C)."""
         check_side("src", src, src_mask, self.config)
-        mask = padding_mask(torch.ones_like(src, dtype=torch.bool) if src_mask is None
+        attn_mask = padding_mask(torch.ones_like(src, dtype=torch.bool) if src_mask is None
                             else src_mask)  # (B, 1, 1, S)
         x = self.embed(self.src_embed, src)  # (B, S, C)
         for block in self.encoder:
-            x = block(x, mask=mask)
+            x = block(x, attn_mask=attn_mask)
         return x
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor | None = None,
@@ -395,11 +397,11 @@ class Transformer(Saved):
         if src_mask is not None:
             check_mask("src_mask", src_mask, memory.shape[:2])
         # (B, 1, T, T); None is causal
-        mask = None if tgt_mask is None else decoder_mask(tgt_mask)
+        attn_mask = None if tgt_mask is None else decoder_mask(tgt_mask)
         seen = None if src_mask is None else padding_mask(src_mask)  # (B, 1, 1, S)
         x = self.embed(self.tgt_embed, tgt_in)  # (B, T, C)
         for block in self.decoder:
-            x = block(x, memory, mask=mask, memory_mask=seen)
+            x = block(x, memory, attn_mask=attn_mask, memory_mask=seen)
         return self.lm_head(x)  # (B, T, V)
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None,

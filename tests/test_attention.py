@@ -136,11 +136,11 @@ def test_a_cache_changes_nothing_and_a_mask_is_obeyed():
     real = torch.ones(2, 9, dtype=torch.bool)
     real[0, :4] = False
     alone = layer(x[:1, 4:])  # the first sequence without its padding
-    assert_close(layer(x, mask=causal_mask(9, real=real))[:1, 4:], alone)
-    assert_close(layer(x, mask=causal_mask(9)), layer(x))
+    assert_close(layer(x, attn_mask=causal_mask(9, real=real))[:1, 4:], alone)
+    assert_close(layer(x, attn_mask=causal_mask(9)), layer(x))
     first_only = torch.zeros(9, 9, dtype=torch.bool).index_fill(1, torch.tensor(0), True)
     value = layer.c_proj(layer.c_attn(x)[:, :1, 12:])  # what the first token offers
-    assert_close(layer(x, mask=first_only), value.expand(2, 9, 6))
+    assert_close(layer(x, attn_mask=first_only), value.expand(2, 9, 6))
 
 
 # ../nbs/11_attention.ipynb #4e54043a

@@ -87,9 +87,9 @@ def test_padding_changes_nothing_and_marks_itself():
     x, both = ours(padded)
     assert_close(x[:1, :3], alone, rtol=1e-10, atol=1e-10)
     assert_close(both[:1], pooled, rtol=1e-10, atol=1e-10)
-    mask = torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6])
-    other = ours(padded.clamp(min=0), mask=mask)[0]
-    assert_close(x[mask.bool()], other[mask.bool()], rtol=1e-10, atol=1e-10)
+    attention_mask = torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6])
+    other = ours(padded.clamp(min=0), attention_mask=attention_mask)[0]
+    assert_close(x[attention_mask.bool()], other[attention_mask.bool()], rtol=1e-10, atol=1e-10)
     assert_close(ours(torch.tensor([long]))[0][0], x[1], rtol=1e-10, atol=1e-10)
 
 
@@ -102,14 +102,14 @@ def test_what_an_encoder_cannot_read_is_refused():
         (good.float(), {}, "not torch.float32"),
         (good[:, :0], {}, "0 tokens in a row; this encoder reads 1 to 17"),
         (torch.zeros(1, 18).long(), {}, "18 tokens in a row; this encoder reads 1 to 17"),
-        (good, {"mask": torch.ones(2, 5).bool()}, "mask must be whole numbers or bool of (2, 6)"),
-        (good, {"mask": torch.zeros(2, 6)}, "not torch.float32 of (2, 6)"),
+        (good, {"attention_mask": torch.ones(2, 5).bool()}, "attention_mask must be whole numbers or bool of (2, 6)"),
+        (good, {"attention_mask": torch.zeros(2, 6)}, "not torch.float32 of (2, 6)"),
         (good, {"segments": torch.zeros(6).long()}, "segments must be whole numbers or bool of (2, 6)"),
-        (good, {"mask": torch.tensor([[1] * 6, [0] * 6])}, "rows [1] of 2 are all padding"),
+        (good, {"attention_mask": torch.tensor([[1] * 6, [0] * 6])}, "rows [1] of 2 are all padding"),
         (good.masked_fill(good > 5, -1), {}, "rows [1] of 2 are all padding"),
         (good + 47, {}, "token 53 in row 1, position 0; there are 53"),
         (good - 2, {}, "token -2 in row 0, position 0; there are 53"),
-        (good - 1, {"mask": torch.ones(2, 6).long()}, "token -1 in row 0, position 0; there are 53"),
+        (good - 1, {"attention_mask": torch.ones(2, 6).long()}, "token -1 in row 0, position 0; there are 53"),
         (good, {"segments": good}, "segment 2 in row 0, position 2; there are 2"),
     ]
     for idx, how, message in refused:
@@ -124,16 +124,16 @@ def test_bert_equals_hugging_face_in_values_and_gradients():
                 {"num_hidden_layers": 1, "num_attention_heads": 1, "pad_token_id": None, "layer_norm_eps": 1e-3}):
         hub = theirs(**how)
         ours = reload(hub, BertForPreTraining)
-        idx, mask, segments = odd_batch()
+        idx, attention_mask, segments = odd_batch()
         idx[0, 4] = 0  # a padding token that is read as a real one gives no gradient
-        labels = torch.where(mask & (torch.arange(11) % 3 == 1), idx, -100)  # (B, T)
+        labels = torch.where(attention_mask & (torch.arange(11) % 3 == 1), idx, -100)  # (B, T)
         after = torch.tensor([0, 1, 1, 0])
-        expected = hub(input_ids=idx, attention_mask=mask.long(), token_type_ids=segments, labels=labels,
+        expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments, labels=labels,
                        next_sentence_label=after)
-        tokens, pairs = ours(idx, mask=mask, segments=segments)
-        assert_close(tokens[mask], expected.prediction_logits[mask], rtol=1e-10, atol=1e-10)
+        tokens, pairs = ours(idx, attention_mask=attention_mask, segments=segments)
+        assert_close(tokens[attention_mask], expected.prediction_logits[attention_mask], rtol=1e-10, atol=1e-10)
         assert_close(pairs, expected.seq_relationship_logits, rtol=1e-10, atol=1e-10)
-        loss = ours.loss(idx, labels, after, mask=mask, segments=segments)
+        loss = ours.loss(idx, labels, after, attention_mask=attention_mask, segments=segments)
         assert_close(loss, expected.loss, rtol=1e-12, atol=0)
         loss.backward()
         expected.loss.backward()
@@ -363,31 +363,31 @@ def test_the_objective_is_the_loss_on_what_the_loader_gives():
 
 # ../nbs/42_bert.ipynb #3aa137f0
 def test_classifiers_equal_hugging_face_and_refuse_labels():
-    idx, mask, segments = odd_batch()
+    idx, attention_mask, segments = odd_batch()
     hub = theirs("BertForSequenceClassification", num_labels=5)
     ours, labels = reload(hub, BertClassifier), torch.tensor([4, 0, 2, 2])
-    expected = hub(input_ids=idx, attention_mask=mask.long(), token_type_ids=segments, labels=labels)
-    logits, loss = ours(idx, labels, mask=mask, segments=segments)
+    expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments, labels=labels)
+    logits, loss = ours(idx, labels, attention_mask=attention_mask, segments=segments)
     assert_close(logits, expected.logits, rtol=1e-10, atol=1e-10)
     assert_close(loss, expected.loss, rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="row 0 has the label 5; the 5 classes are 0 to 4"):
-        ours(idx, labels + 1, mask=mask)
+        ours(idx, labels + 1, attention_mask=attention_mask)
     with pytest.raises(ValueError, match="needs labels of shape|need labels of shape"):
-        ours(idx, labels[:3], mask=mask)
+        ours(idx, labels[:3], attention_mask=attention_mask)
     with pytest.raises(ValueError, match="at least 2 classes, not 1"):
         BertClassifier(ours.bert, 1)
     with pytest.raises(ValueError, match="this encoder has none"):
         BertClassifier(Bert(BertConfig(**SHAPES), pooler=False), 2)
     hub = theirs("BertForMultipleChoice")
     ours = reload(hub, BertMultipleChoice, special=Special(pad=0, cls=50, sep=51, mask=52))
-    choices = [idx.view(2, 2, 11), mask.view(2, 2, 11), segments.view(2, 2, 11)]  # (B, K, T)
+    choices = [idx.view(2, 2, 11), attention_mask.view(2, 2, 11), segments.view(2, 2, 11)]  # (B, K, T)
     right = torch.tensor([1, 0])
     expected = hub(input_ids=choices[0], attention_mask=choices[1].long(), token_type_ids=choices[2], labels=right)
-    logits, loss = ours(choices[0], right, mask=choices[1], segments=choices[2])
+    logits, loss = ours(choices[0], right, attention_mask=choices[1], segments=choices[2])
     assert_close(logits, expected.logits, rtol=1e-10, atol=1e-10)
     assert_close(loss, expected.loss, rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="row 0 has the label 2; the 2 classes are 0 to 1"):
-        ours(choices[0], right + 1, mask=choices[1])
+        ours(choices[0], right + 1, attention_mask=choices[1])
     with pytest.raises(ValueError, match=r"choices are \(B, K, T\), not \(4, 11\)"):
         ours(idx)
     choices[0][0, 0, 3] = 51
@@ -478,16 +478,17 @@ def test_special_word_pieces_are_spelled_only_where_allowed(word_pieces):
 # ../nbs/42_bert.ipynb #d8c0d6f8
 def test_attention_maps_equal_hugging_face():
     hub = theirs("BertModel", attn_implementation="eager")
-    ours, (idx, mask, segments) = reload(hub, Bert), odd_batch()
-    before = ours(idx, mask=mask, segments=segments)[0]
-    found = attention_maps(ours, idx, mask=mask, segments=segments)
-    expected = hub(input_ids=idx, attention_mask=mask.long(), token_type_ids=segments, output_attentions=True).attentions
+    ours, (idx, attention_mask, segments) = reload(hub, Bert), odd_batch()
+    before = ours(idx, attention_mask=attention_mask, segments=segments)[0]
+    found = attention_maps(ours, idx, attention_mask=attention_mask, segments=segments)
+    expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments,
+                   output_attentions=True).attentions
     assert found.shape == (3, 4, 3, 11, 11)
     assert_close(found, torch.stack(expected), rtol=1e-9, atol=1e-12)
-    assert torch.equal(ours(idx, mask=mask, segments=segments)[0], before)
+    assert torch.equal(ours(idx, attention_mask=attention_mask, segments=segments)[0], before)
     kernels = [layer.attention["self"].attend for layer in ours.encoder["layer"]]
     assert all(kernel is F.scaled_dot_product_attention for kernel in kernels)  # it is back
-    x, kept = torch.randn(4, 11, 21, dtype=torch.float64), mask
+    x, kept = torch.randn(4, 11, 21, dtype=torch.float64), attention_mask
     pooled = torch.stack([F.normalize(row[real].mean(0), dim=0) for row, real in zip(x, kept)])
     assert_close(mean_pool(x, kept), pooled)
 

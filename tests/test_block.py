@@ -18,7 +18,7 @@ class Sublayer(nn.Module):
         super().__init__()
         self.f = f
 
-    def forward(self, x, *, mask=None, cache=None):
+    def forward(self, x, *, attn_mask=None, cache=None):
         return self.f(x)
 
 

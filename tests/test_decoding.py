@@ -32,13 +32,13 @@ def tiny_gpt(dtype=torch.float64, **config):
 def test_the_fast_reader_equals_a_full_pass_at_every_length_and_beyond_the_context():
     model = tiny_gpt()
     idx = torch.randint(61, (2, 40), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(40) >= torch.tensor([0, 5])[:, None]
-    for padding in (None, mask):
+    attention_mask = torch.arange(40) >= torch.tensor([0, 5])[:, None]
+    for padding in (None, attention_mask):
         for chunk in (1024, 7, 1):
             reader = FastLogits(model, chunk=chunk)
             for end in range(6, 41):  # the context is 24
                 window = slice(max(0, end - 24), end)
-                seen = {} if padding is None else {"mask": padding[:, window]}
+                seen = {} if padding is None else {"attention_mask": padding[:, window]}
                 expected = model.next_logits(idx[:, window], **seen)
                 torch.testing.assert_close(reader(idx[:, window], **seen), expected, rtol=0, atol=1e-10)
                 assert reader.cache.length == min(end, 24)
@@ -209,9 +209,9 @@ def test_one_row_is_multiplied_alike_in_every_way():
             with ReadFast():
                 torch.testing.assert_close(layer(rows), multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
     q, k, v = (torch.randn(2, 3, n, 4) for n in (1, 6, 6))
-    mask = torch.rand(2, 1, 1, 6) < 0.5
-    mask[..., -1] = True
-    for allowed in (None, mask):
+    attention_mask = torch.rand(2, 1, 1, 6) < 0.5
+    attention_mask[..., -1] = True
+    for allowed in (None, attention_mask):
         loops = torch.compile(attend_one, backend="eager")(q, k, v, attn_mask=allowed)
         torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed), rtol=0, atol=1e-5)
         exact = F.scaled_dot_product_attention(*(z.bfloat16().float() for z in (q, k, v)), attn_mask=allowed)
@@ -290,8 +290,8 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
     for bias in (True, False):
         model = tiny_gpt(torch.float32, bias=bias, n_layer=1)
         for version in (model, int8(model), tiny_gpt(torch.bfloat16, bias=bias, n_layer=1)):
-            for idx, mask in ((one, None), padded):
-                how = {"temperature": 0, "mask": mask}
+            for idx, attention_mask in ((one, None), padded):
+                how = {"temperature": 0, "attention_mask": attention_mask}
                 _, scores = version.generate(idx, 3, compile=True, return_scores=True, **how)
                 if version is model:
                     plain = version.generate(idx, 3, return_scores=True, **how)[1]

@@ -277,7 +277,7 @@ def test_the_classifier_equals_hugging_faces(side):
     logits, loss = ours(idx, labels)
     torch.testing.assert_close(logits, theirs, atol=1e-11, rtol=0)
     filled = idx.masked_fill(~real, 17)
-    torch.testing.assert_close(ours(filled, mask=real)[0], theirs, atol=1e-11, rtol=0)
+    torch.testing.assert_close(ours(filled, attention_mask=real)[0], theirs, atol=1e-11, rtol=0)
     F.cross_entropy(theirs, labels).backward()
     loss.backward()
     for n, p in hf.named_parameters():

@@ -73,7 +73,7 @@ def by_masks(model, idx):
     t, s = torch.arange(T)[:, None], torch.arange(T)[None, :]
     x = parts.wte(idx) + parts.wpe(torch.arange(T))
     for i, block in enumerate(parts.h):
-        x = block(x, mask=(s <= t) & (t - s < band) if i % 2 == 1 else s <= t)
+        x = block(x, attn_mask=(s <= t) & (t - s < band) if i % 2 == 1 else s <= t)
     return model.lm_head(parts.ln_f(x))
 
 
@@ -123,9 +123,9 @@ def test_a_model_with_bands_is_the_one_with_masks_and_a_wide_band_is_no_band():
     for band in (24, 100):
         torch.testing.assert_close(banded(band=band)(tokens)[0], dense(tokens)[0], rtol=0, atol=1e-10)
     assert (banded(band=23)(tokens)[0][:, -1] - dense(tokens)[0][:, -1]).abs().max() > 1e-3
-    mask = torch.arange(24) >= torch.tensor([0, 7])[:, None]
+    attention_mask = torch.arange(24) >= torch.tensor([0, 7])[:, None]
     alone = gpt(tokens[1:, 7:])[0]
-    torch.testing.assert_close(gpt(tokens, mask=mask)[0][1:, 7:], alone, rtol=0, atol=1e-10)
+    torch.testing.assert_close(gpt(tokens, attention_mask=attention_mask)[0][1:, 7:], alone, rtol=0, atol=1e-10)
     only_bands = GPT3(replace(gpt.config, n_layer=2)).double()
     assert only_bands.config.bands == (None, 5) and sum(parameter_counts(gpt.config).values()) == sum(
         parameter_counts(dense.config).values()
@@ -263,13 +263,13 @@ def test_a_ring_equals_the_full_pass(chunks, padding, band, masked, seed):
     ends = [end for i in range(len(chunks)) if (end := sum(chunks[: i + 1])) <= 24] or [1]
     B, T = len(padding), ends[-1]
     idx = torch.randint(61, (B, T), generator=torch.Generator().manual_seed(seed))
-    mask = torch.arange(T) >= torch.tensor(padding)[:, None].clamp(max=T - 1) if masked else None
-    full, cache, parts = model(idx, mask=mask)[0], model.empty_cache(B), []
+    attention_mask = torch.arange(T) >= torch.tensor(padding)[:, None].clamp(max=T - 1) if masked else None
+    full, cache, parts = model(idx, attention_mask=attention_mask)[0], model.empty_cache(B), []
     for start, end in zip([0, *ends], ends):
-        seen = None if mask is None else mask[:, :end]
-        parts.append(model(idx[:, start:end], mask=seen, cache=cache)[0])
+        seen = None if attention_mask is None else attention_mask[:, :end]
+        parts.append(model(idx[:, start:end], attention_mask=seen, cache=cache)[0])
         assert cache[1].keys.size(2) == min(band, 24) and cache[0].keys.size(2) == 24
-    real = slice(None) if mask is None else mask
+    real = slice(None) if attention_mask is None else attention_mask
     torch.testing.assert_close(torch.cat(parts, 1)[real], full[real], rtol=0, atol=1e-10)
 
 
@@ -283,7 +283,7 @@ def test_rings_beyond_the_context_with_padding_and_chunks():
             reader = CachedLogits(gpt, chunk=chunk)
             for end in (*range(3, 27), 40):  # the context is 24
                 window = slice(max(0, end - 24), end)
-                how = {} if padding is None else {"mask": padding[:, window]}
+                how = {} if padding is None else {"attention_mask": padding[:, window]}
                 expected = gpt.next_logits(tokens[:, window], **how)
                 torch.testing.assert_close(reader(tokens[:, window], **how), expected, rtol=0, atol=1e-10)
     for how in ({"temperature": 0}, {"temperature": 1.0, "top_k": 9}):
@@ -299,15 +299,15 @@ def test_rings_beyond_the_context_with_padding_and_chunks():
 def test_reordered_rings_go_on_as_if_they_had_read_it():
     gpt, rows = banded(), torch.tensor([2, 0, 2])
     tokens = torch.randint(61, (3, 14), generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(14) >= torch.tensor([0, 4, 2])[:, None]
+    attention_mask = torch.arange(14) >= torch.tensor([0, 4, 2])[:, None]
     for read in (3, 9):  # before and after the ring is full
         cache = gpt.empty_cache(3)
-        gpt(tokens[:, :read], mask=mask[:, :read], cache=cache)
+        gpt(tokens[:, :read], attention_mask=attention_mask[:, :read], cache=cache)
         cache.reorder(rows)
-        moved, seen = (torch.cat([z[rows, :read], z[:, read:]], dim=1) for z in (tokens, mask))
-        seen = torch.cat([mask[rows, :read], torch.ones(3, 14 - read, dtype=torch.bool)], dim=1)
-        logits = [gpt(moved[:, t : t + 1], mask=seen[:, : t + 1], cache=cache)[0] for t in range(read, 14)]
-        torch.testing.assert_close(torch.cat(logits, 1), gpt(moved, mask=seen)[0][:, read:], rtol=0, atol=1e-10)
+        moved, seen = (torch.cat([z[rows, :read], z[:, read:]], dim=1) for z in (tokens, attention_mask))
+        seen = torch.cat([attention_mask[rows, :read], torch.ones(3, 14 - read, dtype=torch.bool)], dim=1)
+        logits = [gpt(moved[:, t : t + 1], attention_mask=seen[:, : t + 1], cache=cache)[0] for t in range(read, 14)]
+        torch.testing.assert_close(torch.cat(logits, 1), gpt(moved, attention_mask=seen)[0][:, read:], rtol=0, atol=1e-10)
     wrong = KVCache(4, 2, 8, 24, dtype=torch.float64)
     with pytest.raises(ValueError, match="the cache is made for a band of None, the model has 5"):
         gpt(tokens, cache=wrong)
@@ -344,7 +344,7 @@ def test_all_of_a_ring_can_be_shown():
             allowed = show_all(cache, allowed)
             logits = decode_one(model, new, where, allowed, cache)
             shapes.add((tuple(allowed.shape), len(cache.ends.held)))
-            expected = model.next_logits(idx[:, : t + 1], mask=seen)
+            expected = model.next_logits(idx[:, : t + 1], attention_mask=seen)
             rows = slice(None) if seen is None else seen[:, -1]
             torch.testing.assert_close(logits[rows], expected[rows], rtol=0, atol=1e-10)
         assert len(shapes) == 1 and shapes.pop()[1] == 5
@@ -379,7 +379,7 @@ def test_the_compiled_step_equals_the_plain_one_with_rings():
     for padding in (None, mask):
         reader = FastLogits(model, compile=True)
         for end in range(3, 21):
-            how = {} if padding is None else {"mask": padding[:, :end]}
+            how = {} if padding is None else {"attention_mask": padding[:, :end]}
             expected = model.next_logits(idx[:, :end], **how)
             torch.testing.assert_close(reader(idx[:, :end], **how), expected, rtol=0, atol=1e-10)
 

@@ -43,12 +43,12 @@ def test_the_cache_equals_the_full_pass(chunks, padding, masked, single, seed):
     ends = [end for end in ends if end <= 24] or [1]
     B, T = len(padding), ends[-1]
     idx = torch.randint(61, (B, T), generator=torch.Generator().manual_seed(seed))
-    mask = torch.arange(T) >= torch.tensor(padding)[:, None].clamp(max=T - 1) if masked else None
-    full, cache, parts = model(idx, mask=mask)[0], model.empty_cache(B), []
+    attention_mask = torch.arange(T) >= torch.tensor(padding)[:, None].clamp(max=T - 1) if masked else None
+    full, cache, parts = model(idx, attention_mask=attention_mask)[0], model.empty_cache(B), []
     for start, end in zip([0, *ends], ends):
-        seen = None if mask is None else mask[:, :end]
-        parts.append(model(idx[:, start:end], mask=seen, cache=cache)[0])
-    real = slice(None) if mask is None else mask
+        seen = None if attention_mask is None else attention_mask[:, :end]
+        parts.append(model(idx[:, start:end], attention_mask=seen, cache=cache)[0])
+    real = slice(None) if attention_mask is None else attention_mask
     tolerance = (1e-5 if single else 1e-10) * full.abs().max().item()
     torch.testing.assert_close(torch.cat(parts, dim=1)[real], full[real], rtol=0, atol=tolerance)
     assert cache.length == T
@@ -64,8 +64,8 @@ def test_places_are_those_of_the_definition(start, T, pads):
 
     S, size, B = start + T, 12, len(pads)
     pads = [min(pad, S - 1) for pad in pads]
-    mask = torch.tensor([[s >= pad for s in range(S)] for pad in pads])
-    for real in (None, mask):
+    attention_mask = torch.tensor([[s >= pad for s in range(S)] for pad in pads])
+    for real in (None, attention_mask):
         cache = KVCache(1, 1, 1, size, batch=B)
         cache.grow(start)
         where, allowed = places(torch.zeros(B, T, dtype=torch.long), real, cache)
@@ -136,11 +136,11 @@ def test_reordered_rows_go_on_as_if_they_had_read_it():
     idx = torch.randint(61, (3, 10), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(10) >= torch.tensor([0, 4, 2])[:, None]
     cache = model.empty_cache(3)
-    model(idx[:, :7], mask=mask[:, :7], cache=cache)
+    model(idx[:, :7], attention_mask=mask[:, :7], cache=cache)
     cache.reorder(rows)
     moved, seen = torch.cat([idx[rows, :7], idx[:, 7:]], dim=1), torch.cat([mask[rows, :7], mask[:, 7:]], dim=1)
-    logits = model(moved[:, 7:], mask=seen, cache=cache)[0]
-    torch.testing.assert_close(logits, model(moved, mask=seen)[0][:, 7:], rtol=0, atol=1e-10)
+    logits = model(moved[:, 7:], attention_mask=seen, cache=cache)[0]
+    torch.testing.assert_close(logits, model(moved, attention_mask=seen)[0][:, 7:], rtol=0, atol=1e-10)
 
 
 # ../nbs/23_kv_cache.ipynb #c86c188b
@@ -158,13 +158,13 @@ def test_greedy_text_equals_hugging_face():
     reference.generation_config.update(bos_token_id=None, eos_token_id=None, pad_token_id=0)
     prompts = [[5, 60, 2, 17], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
     for rows in (prompts, prompts[:1], prompts[2:]):
-        idx, mask = pad_left(rows)
+        idx, attention_mask = pad_left(rows)
         for use_cache in (True, False):
             theirs = reference.generate(
-                idx, attention_mask=mask.long(), max_new_tokens=30, do_sample=False, use_cache=use_cache
+                idx, attention_mask=attention_mask.long(), max_new_tokens=30, do_sample=False, use_cache=use_cache
             )
             for cache in (True, False):
-                assert torch.equal(model.generate(idx, 30, temperature=0, mask=mask, cache=cache), theirs)
+                assert torch.equal(model.generate(idx, 30, temperature=0, attention_mask=attention_mask, cache=cache), theirs)
     assert len(set(theirs[0].tolist())) > 5  # no trivial text
 
 
@@ -172,15 +172,15 @@ def test_greedy_text_equals_hugging_face():
 def test_the_cache_equals_a_full_pass_at_every_length_and_beyond_the_context():
     model = tiny_gpt()
     idx = torch.randint(61, (2, 40), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(40) >= torch.tensor([0, 5])[:, None]
-    for padding in (None, mask):
+    attention_mask = torch.arange(40) >= torch.tensor([0, 5])[:, None]
+    for padding in (None, attention_mask):
         for chunk in (1024, 7, 1):
             reader = CachedLogits(model, chunk=chunk)
             for end in range(6, 41):  # the context is 24
                 window = slice(max(0, end - 24), end)
                 seen = None if padding is None else padding[:, window]
-                expected = model.next_logits(idx[:, window], mask=seen)
-                ours = reader(idx[:, window], **({} if seen is None else {"mask": seen}))
+                expected = model.next_logits(idx[:, window], attention_mask=seen)
+                ours = reader(idx[:, window], **({} if seen is None else {"attention_mask": seen}))
                 torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
                 assert reader.cache.length == min(end, 24)
     alone = reader(idx[:1, :9])  # fewer rows: a new cache
@@ -206,8 +206,8 @@ def test_beams_with_a_cache_equal_beams_without():
     from gpt2_book.sampling import beam_search
 
     model = tiny_gpt()
-    idx, mask = pad_left([[3, 4, 5, 6], [9, 8]])
-    how = {"n_beams": 4, "mask": mask, "block_size": 24}
+    idx, attention_mask = pad_left([[3, 4, 5, 6], [9, 8]])
+    how = {"n_beams": 4, "attention_mask": attention_mask, "block_size": 24}
     reader = CachedLogits(model)
     with_cache = beam_search(reader, idx, 15, reorder=reader.reorder, **how)
     assert torch.equal(with_cache, beam_search(model.next_logits, idx, 15, **how))
@@ -276,16 +276,16 @@ def test_masks_of_zeros_and_ones():
     model, (idx, mask) = tiny_gpt(), pad_left([[3, 4, 5, 6], [9, 8]])
     for dtype in (torch.int64, torch.int32, torch.uint8):
         whole = mask.to(dtype)
-        assert torch.equal(model(idx, mask=whole)[0], model(idx, mask=mask)[0])
+        assert torch.equal(model(idx, attention_mask=whole)[0], model(idx, attention_mask=mask)[0])
         for cache in (True, False):
             how = {"temperature": 0, "cache": cache}
-            assert torch.equal(model.generate(idx, 9, mask=whole, **how), model.generate(idx, 9, mask=mask, **how))
-        assert torch.equal(model.beam_search(idx, 5, n_beams=2, mask=whole), model.beam_search(idx, 5, n_beams=2, mask=mask))
-        assert torch.equal(penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, mask=whole[:, :2]),
-                           penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, mask=mask[:, :2]))  # fmt: skip
+            assert torch.equal(model.generate(idx, 9, attention_mask=whole, **how), model.generate(idx, 9, attention_mask=mask, **how))
+        assert torch.equal(model.beam_search(idx, 5, n_beams=2, attention_mask=whole), model.beam_search(idx, 5, n_beams=2, attention_mask=mask))
+        assert torch.equal(penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, attention_mask=whole[:, :2]),
+                           penalize_repetition(torch.ones(2, 9), idx[:, :2], 2.0, attention_mask=mask[:, :2]))  # fmt: skip
     with pytest.raises(ValueError, match="may hold 0 and 1 only, not 2"):
-        model.generate(idx, 3, mask=2 * mask.long())
+        model.generate(idx, 3, attention_mask=2 * mask.long())
     with pytest.raises(ValueError, match="may hold 0 and 1 only, not -1"):
-        model(idx, mask=-mask.long())
+        model(idx, attention_mask=-mask.long())
     with pytest.raises(ValueError, match="whole numbers 0 and 1, not torch.float32"):
         places(idx, mask.float())

@@ -92,8 +92,8 @@ def test_nucleus_is_the_smallest_set_in_a_large_vocabulary():
 # ../nbs/22_sampling.ipynb #b6ebd598
 def test_padding_is_not_penalized():
     logits, idx = torch.ones(2, 5), torch.tensor([[0, 0, 3], [0, 2, 3]])
-    mask = torch.tensor([[False, False, True], [True, True, True]])
-    after = penalize_repetition(logits, idx, 2.0, mask=mask)
+    attention_mask = torch.tensor([[False, False, True], [True, True, True]])
+    after = penalize_repetition(logits, idx, 2.0, attention_mask=attention_mask)
     assert after.tolist() == [[1, 1, 1, 0.5, 1], [0.5, 1, 0.5, 0.5, 1]]
 
 
@@ -161,11 +161,11 @@ def test_generate_slides_its_window_and_keeps_the_prompt():
     with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
         stream(counting, prompt, 1, block_size=0)
     with pytest.raises(ValueError, match=r"\(1, 2\) must be shaped like the prompt \(1, 3\)"):
-        stream(counting, prompt, 1, mask=torch.ones(1, 2, dtype=torch.bool))
+        stream(counting, prompt, 1, attention_mask=torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="on the left"):
-        stream(counting, prompt, 1, mask=torch.tensor([[True, False, True]]))
+        stream(counting, prompt, 1, attention_mask=torch.tensor([[True, False, True]]))
     with pytest.raises(ValueError, match="on the left"):
-        stream(counting, prompt, 1, mask=torch.tensor([[False, False, False]]))
+        stream(counting, prompt, 1, attention_mask=torch.tensor([[False, False, False]]))
     with pytest.raises(ValueError, match=r"\[2, 0\]"):
         pad_left([[1, 2], []])
 
@@ -203,11 +203,11 @@ def tiny_gpt2(seed=0, **config):
     options = {"initializer_range": 0.3, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     model = GPT2LMHeadModel(GPT2Config(**shape | options | config)).eval().double()  # ties are for mathematics
 
-    def logits_of(idx, mask=None):
-        if mask is None:
+    def logits_of(idx, attention_mask=None):
+        if attention_mask is None:
             return model(idx).logits
-        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        return model(idx, attention_mask=mask.long(), position_ids=positions).logits
+        positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+        return model(idx, attention_mask=attention_mask.long(), position_ids=positions).logits
 
     return model, logits_of
 
@@ -223,7 +223,7 @@ def test_greedy_equals_hugging_face():
     ids, real = pad_left(random_prompts(5, 1, 9))
     for use_cache in (True, False):
         theirs = hf.generate(ids, attention_mask=real.long(), max_new_tokens=20, do_sample=False, use_cache=use_cache)
-        assert torch.equal(generate(logits_of, ids, 20, mask=real, temperature=0), theirs)
+        assert torch.equal(generate(logits_of, ids, 20, attention_mask=real, temperature=0), theirs)
         how = {"attention_mask": real[2:].long(), "use_cache": use_cache}
         alone = hf.generate(ids[2:], max_new_tokens=20, do_sample=False, **how)
         assert torch.equal(generate(logits_of, ids[2:], 20, temperature=0), alone)
@@ -249,14 +249,14 @@ def test_scores_equal_hugging_face():
 def test_stop_tokens_end_rows_as_in_hugging_face():
     hf, logits_of = tiny_gpt2()
     ids, real = pad_left(random_prompts(4, 6, 2, seed=3))
-    free = generate(logits_of, ids, 20, mask=real, temperature=0)[:, 6:]
+    free = generate(logits_of, ids, 20, attention_mask=real, temperature=0)[:, 6:]
     stop_tokens = [free[0, 2].item(), free[1, 7].item(), free[2, 4].item()]
     for stops in (stop_tokens, stop_tokens[:1]):
         how = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": stops, "pad_token_id": stops[0]}
         theirs = hf.generate(ids, attention_mask=real.long(), **how)
-        assert torch.equal(generate(logits_of, ids, 20, mask=real, temperature=0, stop_tokens=stops), theirs)
-    assert generate(logits_of, ids, 20, mask=real, temperature=0, stop_tokens=stop_tokens).size(1) < 26
-    padded = generate(logits_of, ids, 20, mask=real, temperature=0, stop_tokens=stop_tokens[:1], pad=60)
+        assert torch.equal(generate(logits_of, ids, 20, attention_mask=real, temperature=0, stop_tokens=stops), theirs)
+    assert generate(logits_of, ids, 20, attention_mask=real, temperature=0, stop_tokens=stop_tokens).size(1) < 26
+    padded = generate(logits_of, ids, 20, attention_mask=real, temperature=0, stop_tokens=stop_tokens[:1], pad=60)
     assert padded[0, 9:].eq(60).all() and padded[0, 8] == stop_tokens[0]
 
 
@@ -268,7 +268,7 @@ def test_a_padded_row_equals_the_row_alone():
     options = {"temperature": 1.5, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2}
     for block_size in (None, 10):  # 10: prompts that are longer, and windows that slide
         seeds = [torch.Generator().manual_seed(s) for s in range(4)]
-        out = generate(logits_of, ids, 25, mask=real, block_size=block_size, generator=seeds, **options)
+        out = generate(logits_of, ids, 25, attention_mask=real, block_size=block_size, generator=seeds, **options)
         for row, prompt in enumerate(prompts):
             own = torch.Generator().manual_seed(row)
             single = generate(logits_of, torch.tensor([prompt]), 25, block_size=block_size, generator=own, **options)
@@ -289,7 +289,7 @@ def test_stop_strings_span_tokens_and_end_inside_one():
 
     class Script(torch.nn.Linear):  # a model that plays back one line for each first token of a prompt
         def generate(self, idx, n, **how):
-            def logits_of(idx, mask=None):
+            def logits_of(idx, attention_mask=None):
                 told = [self.lines[row[T - 1].item()][idx.size(1) - T] for row in idx]
                 return torch.nn.functional.one_hot(torch.tensor(told), 9)[:, None].float()
 
@@ -323,7 +323,7 @@ def test_beam_search_equals_hugging_face():
     for seed, lengths in ((0, (5,)), (1, (4, 4)), (2, (3, 7, 1))):
         hf, logits_of = tiny_gpt2(seed, initializer_range=0.2)
         ids, real = pad_left(random_prompts(*lengths, seed=seed))
-        greedy_text = generate(logits_of, ids, 12, mask=real, temperature=0)[:, ids.size(1) :]
+        greedy_text = generate(logits_of, ids, 12, attention_mask=real, temperature=0)[:, ids.size(1) :]
         for stops in ([], [greedy_text[0, 3].item()], [greedy_text[0, 1].item(), *range(20, 40)]):
             for n_beams, length_penalty in ((2, 1.0), (4, 0.0), (3, 2.0), (5, -1.0)):
                 how = {"num_beams": n_beams, "length_penalty": length_penalty, "max_new_tokens": 12, "do_sample": False}
@@ -332,7 +332,7 @@ def test_beam_search_equals_hugging_face():
                 theirs = hf.generate(ids, attention_mask=real.long(), **how)
                 text, score = beam_search(
                     logits_of, ids, 12, n_beams=n_beams, length_penalty=length_penalty, stop_tokens=stops,
-                    mask=real, return_scores=True,
+                    attention_mask=real, return_scores=True,
                 )
                 assert torch.equal(text, theirs.sequences), (seed, stops, n_beams, length_penalty)
                 torch.testing.assert_close(score, theirs.sequences_scores, rtol=1e-5, atol=1e-5)
@@ -378,9 +378,9 @@ def test_beam_search_reorders_a_cache():
 def test_one_beam_is_greedy():
     _, logits_of = tiny_gpt2(4)
     ids, real = pad_left(random_prompts(2, 6))
-    greedy_text = generate(logits_of, ids, 12, mask=real, temperature=0, block_size=9)
-    assert torch.equal(beam_search(logits_of, ids, 12, n_beams=1, mask=real, block_size=9), greedy_text)
-    nothing, score = beam_search(logits_of, ids, 0, n_beams=3, mask=real, return_scores=True)
+    greedy_text = generate(logits_of, ids, 12, attention_mask=real, temperature=0, block_size=9)
+    assert torch.equal(beam_search(logits_of, ids, 12, n_beams=1, attention_mask=real, block_size=9), greedy_text)
+    nothing, score = beam_search(logits_of, ids, 0, n_beams=3, attention_mask=real, return_scores=True)
     assert torch.equal(nothing, ids) and score.tolist() == [0, 0]
     with pytest.raises(ValueError, match="n_beams must be at least 1, not 0"):
         beam_search(logits_of, ids, 3, n_beams=0)
@@ -404,8 +404,8 @@ def test_what_cannot_be_is_refused_at_the_call():
         "a stop token must be a whole number, not 'x'": {"stop_tokens": "x"},
         "pad must be a whole number, not 0.5": {"pad": 0.5},
         "block_size must be at least 1, not 0": {"block_size": 0},
-        "may hold 0 and 1 only, not 3": {"mask": torch.full((2, 3), 3)},
-        "whole numbers 0 and 1, not torch.float32": {"mask": torch.ones(2, 3)},
+        "may hold 0 and 1 only, not 3": {"attention_mask": torch.full((2, 3), 3)},
+        "whole numbers 0 and 1, not torch.float32": {"attention_mask": torch.ones(2, 3)},
     }
     for write_text in (stream, generate):
         for says, how in wrong.items():
@@ -427,12 +427,12 @@ def test_what_cannot_be_is_refused_at_the_call():
             beam_search(never, start, 5, **how)
 
 
-    def counts(idx, mask):
+    def counts(idx, attention_mask):
         return torch.nn.functional.one_hot((idx + 1) % 10, 10).float()
 
 
     whole = torch.tensor([[0, 1, 1], [1, 1, 1]])
-    assert generate(counts, start, 2, mask=whole, temperature=0)[:, 3:].tolist() == [[1, 2], [1, 2]]
+    assert generate(counts, start, 2, attention_mask=whole, temperature=0)[:, 3:].tolist() == [[1, 2], [1, 2]]
 
 
 # ../nbs/22_sampling.ipynb #d4e3f2ab
@@ -480,10 +480,10 @@ def test_the_embedded_model_writes_as_in_hugging_face():
     for cache in (True, False):
         how = {"do_sample": False, "pad_token_id": 0, "use_cache": cache, "attention_mask": real.long()}
         theirs = hf.generate(ids, max_new_tokens=20, **how)
-        assert torch.equal(ours.generate(ids, 20, mask=real, temperature=0, cache=cache), theirs)
+        assert torch.equal(ours.generate(ids, 20, attention_mask=real, temperature=0, cache=cache), theirs)
         for row, marks in zip(theirs, real):
             prompt_alone = row[: ids.size(1)][marks][None]
             alone = ours.generate(prompt_alone, 20, temperature=0, cache=cache)
             assert torch.equal(alone[0, -20:], row[-20:])
         theirs = hf.generate(ids, max_new_tokens=10, num_beams=4, **how)
-        assert torch.equal(ours.beam_search(ids, 10, n_beams=4, mask=real, cache=cache), theirs)
+        assert torch.equal(ours.beam_search(ids, 10, n_beams=4, attention_mask=real, cache=cache), theirs)

@@ -64,11 +64,11 @@ def test_cross_attention_equals_pytorchs_with_unequal_lengths():
         x, memory = torch.randn(2, T, C).double().requires_grad_(), torch.randn(2, S, C).double().requires_grad_()
         real = torch.ones(2, S, dtype=torch.bool)
         real[1, -1] = False
-        y = ours(x, memory, mask=real[:, None, None])
+        y = ours(x, memory, attn_mask=real[:, None, None])
         expected, weights = theirs(x, memory, memory, key_padding_mask=~real, average_attn_weights=False)
         assert_close(y, expected, rtol=1e-10, atol=1e-12)
-        assert_close(ours.weights(x, memory, mask=real[:, None, None]), weights, rtol=1e-10, atol=1e-12)
-        assert_close(ours(x, ours.keys_values(memory), mask=real[:, None, None]), y, rtol=0, atol=1e-12)
+        assert_close(ours.weights(x, memory, attn_mask=real[:, None, None]), weights, rtol=1e-10, atol=1e-12)
+        assert_close(ours(x, ours.keys_values(memory), attn_mask=real[:, None, None]), y, rtol=0, atol=1e-12)
         mine = grads_of(y, [x, memory, ours.c_attn.weight, ours.c_proj.weight])
         reference = grads_of(expected, [x, memory, theirs.in_proj_weight, theirs.out_proj.weight])
         assert_close(mine, reference, rtol=1e-9, atol=1e-11)
@@ -503,19 +503,20 @@ def test_scores_are_sacrebleus():
 
 # ../nbs/41_encoder_decoder.ipynb #cc41fce8
 def test_alignments_are_distributions_over_real_places():
-    model, src, mask, tgt_in, _ = make_model(dropout=0.5)
-    w = model.train().align(src, tgt_in, mask)
+    model, src, attn_mask, tgt_in, _ = make_model(dropout=0.5)
+    w = model.train().align(src, tgt_in, attn_mask)
     assert model.training and w.shape == (3, 2, 3, 4, 5)
-    assert (w.masked_select(~mask[:, None, None, None]) == 0).all()
+    assert (w.masked_select(~attn_mask[:, None, None, None]) == 0).all()
     assert_close(w.sum(-1), torch.ones(3, 2, 3, 4, dtype=torch.float64))
     assert not model.decoder[0].cross._forward_pre_hooks, "nothing is left behind"
     model.eval()
     with torch.no_grad():
-        memory, x = model.encode(src, mask), model.embed(model.tgt_embed, tgt_in)
+        memory, x = model.encode(src, attn_mask), model.embed(model.tgt_embed, tgt_in)
         for i, block in enumerate(model.decoder):
             query = block.ln_1(x + block.attn(x))
-            assert_close(w[:, i], block.cross.weights(query, memory, mask=mask[:, None, None]), rtol=1e-12, atol=1e-12)
-            x = block(x, memory, memory_mask=mask[:, None, None])
+            expected = block.cross.weights(query, memory, attn_mask=attn_mask[:, None, None])
+            assert_close(w[:, i], expected, rtol=1e-12, atol=1e-12)
+            x = block(x, memory, memory_mask=attn_mask[:, None, None])
 
 
 # ../nbs/41_encoder_decoder.ipynb #c0f4f1a4

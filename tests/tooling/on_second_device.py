@@ -133,11 +133,11 @@ def test_padded_prompts_and_beams(pair):
     ours, other = pair
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8]]
     idx, mask = pad_left(prompts)
-    how = {"mask": mask, "temperature": 0}
-    found = other.generate(idx.to(DEVICE), 8, **how | {"mask": mask.to(DEVICE)})
+    how = {"attention_mask": mask, "temperature": 0}
+    found = other.generate(idx.to(DEVICE), 8, **how | {"attention_mask": mask.to(DEVICE)})
     assert_close(there(found), ours.generate(idx, 8, **how))
-    how = {"n_beams": 3, "stop_tokens": (9,), "mask": mask}
-    found = other.beam_search(idx.to(DEVICE), 8, **how | {"mask": mask.to(DEVICE)})
+    how = {"n_beams": 3, "stop_tokens": (9,), "attention_mask": mask}
+    found = other.beam_search(idx.to(DEVICE), 8, **how | {"attention_mask": mask.to(DEVICE)})
     assert_close(there(found), ours.beam_search(idx, 8, **how))
 
 
