@@ -10,13 +10,13 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 from math import prod
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['Tokens', 'paragraphs', 'split_text', 'Stored', 'SequentialLoader', 'epoch_order', 'ShuffledLoader']
+__all__ = ['paragraphs', 'split_text', 'SequentialLoader', 'ShuffledLoader', 'pad_rows']
 
 # %% ../nbs/02_data.ipynb #4b233f49
 def paragraphs(text: str) -> list[str]:
@@ -226,3 +226,36 @@ class ShuffledLoader(_Loader):
         rows = np.stack([self.tokens[i : i + T + 1] for i in starts])  # (B, T + 1)
         buf = _to_device(rows, self.device)
         return buf[:, :-1].contiguous(), buf[:, 1:].contiguous()  # (B, T), (B, T)
+
+# %% ../nbs/02_data.ipynb #77bf60ad
+def pad_rows(
+    rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = "right",
+    value: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Make one batch of rows of unequal lengths: the tokens, and where real ones stand.
+
+    Args:
+        side: on which the shorter rows are filled up.
+        value: what they are filled up with.
+
+    Shapes:
+        returns: int64 tokens of (B, T), with T the length of the longest row, and the
+        attention mask, bool of (B, T)
+
+    Raises:
+        ValueError: when there are no rows, one is empty, or the side is neither.
+    """
+    lengths = [len(row) for row in rows]
+    if not lengths or 0 in lengths:
+        empty = f"row {lengths.index(0)} of {len(lengths)} is empty" if lengths else ""
+        why = empty or "there are none"
+        raise ValueError(f"every row needs at least one token: {why}")
+    if side not in ("left", "right"):
+        raise ValueError(f"side must be 'left' or 'right', not {side!r}")
+    T = max(lengths)
+    batch = torch.full((len(rows), T), value)  # (B, T)
+    real = torch.arange(T) < torch.tensor(lengths)[:, None]  # (B, T)
+    if side == "left":
+        real = real.flip(1)
+    batch[real] = torch.tensor([token for row in rows for token in row])
+    return batch, real

@@ -5,16 +5,12 @@
 # %% ../nbs/35_finetuning.ipynb #7052d112
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .data import epoch_order
@@ -23,7 +19,7 @@ from .model import GPT
 
 # %% auto #0
 __all__ = ['PAD', 'LoRALinear', 'train_only', 'lora_layers', 'target_layers', 'replace_module', 'add_lora', 'merge_lora',
-           'save_adapters', 'load_adapters', 'pad_rows', 'last_real', 'GPTClassifier', 'ExampleLoader', 'class_logits']
+           'pad_rows', 'last_real', 'GPTClassifier', 'ExampleLoader', 'class_logits']
 
 # %% ../nbs/35_finetuning.ipynb #e6ad3700
 class LoRALinear(nn.Module):
@@ -186,50 +182,6 @@ def merge_lora(model: nn.Module) -> nn.Module:
     for name, layer in layers.items():
         replace_module(model, name, layer.merge())
     return model.requires_grad_(True)
-
-# %% ../nbs/35_finetuning.ipynb #fca79432
-def save_adapters(model: nn.Module, path: str | PathLike) -> None:
-    """Write the trained parameters of a model with adapters, and nothing else, as
-    safetensors.
-
-    Raises:
-        ValueError: when the model has no adapters.
-    """
-    if not (layers := lora_layers(model)):
-        raise ValueError("the model has no adapters to save; a merged model is saved whole")
-    one = next(iter(layers.values()))
-    about = {"rank": one.rank, "alpha": one.alpha, "targets": list(layers)}
-    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()
-               if p.requires_grad}
-    save_file(tensors, path, metadata={"format": "pt", "lora": json.dumps(about)})
-
-
-@torch.no_grad()
-def load_adapters(model: nn.Module, path: str | PathLike) -> nn.Module:
-    """Add to a base model what :func:`save_adapters` wrote, in place.
-
-    Raises:
-        ValueError: when the file holds no adapters, or they do not fit; the model's numbers
-            are unchanged then.
-    """
-    with safe_open(path, framework="pt") as file:
-        about = json.loads((file.metadata() or {}).get("lora", "null"))
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
-    if about is None:
-        raise ValueError(f"{path} holds no adapters")
-    beside = [name for name in tensors if not name.endswith((".lora_A", ".lora_B"))]
-    add_lora(model, **about, train=beside)
-    mine = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    for name in mine.keys() | tensors.keys():
-        there, here = (tuple(x[name].shape) if name in x else "nothing"
-                       for x in (tensors, mine))
-        if there != here:
-            merge_lora(model)  # they are zero still
-            raise ValueError(
-                f"{path} does not fit: {name} is {there} there and {here} here")
-    for name, p in mine.items():
-        p.copy_(tensors[name])
-    return model
 
 # %% ../nbs/35_finetuning.ipynb #1740b3ef
 PAD = -1  # in a row of tokens; no token has this number

@@ -115,7 +115,7 @@ def test_eval_scores_an_argument_a_file_and_standard_input(tmp_path):
 # ../nbs/90_command_line.ipynb #a5a4d6aa
 def test_eval_answers_questions(tmp_path):
     from gpt2_book import GPT
-    from gpt2_book.evaluation import answer_questions, multiple_choice_accuracy, read_hellaswag
+    from gpt2_book.multiple_choice import answer_questions, multiple_choice_accuracy, read_hellaswag
     from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     path, endings = tmp_path / "q.jsonl", ["the king is here.", "a b c d e f", "my lord, I know.", "xyz"]

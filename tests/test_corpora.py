@@ -231,7 +231,8 @@ def test_an_interrupted_writer_leaves_what_was_there_before():
 # ../nbs/82_corpora.ipynb #065fed65
 def test_a_shard_that_is_open_on_windows_goes_at_the_next_writing():
     def held_open(path, missing_ok=False):
-        raise PermissionError(f"{path} is used by another process")
+        if path.exists():
+            raise PermissionError(f"{path} is used by another process")
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, pytest.MonkeyPatch.context() as patch:
         write_shards([1, 2], folder, vocab_size=10, shard_size=1)

@@ -14,9 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt2_book import GPT, GPTConfig, distributed
-from gpt2_book.workshop.corpora import TokenShards, write_shards
-from gpt2_book.distributed import cut, document_shards, encoded, fineweb_edu, process_group, read_world, stream_shards
-from gpt2_book.tokenizer import Tokenizer
+from gpt2_book.distributed import process_group, read_world
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.workshop.checkpoints import named_tensors
 
@@ -293,102 +291,3 @@ def test_an_environment_that_is_not_torchruns_is_refused(monkeypatch, one_rank):
     monkeypatch.delenv("RANK")
     with pytest.raises(RuntimeError, match="RANK, MASTER_PORT not set: .* torchrun"), process_group():
         pass
-
-
-# ../nbs/33_scaling_out.ipynb #8a7229ba
-def words(n=200, seed=0):
-    rng = np.random.RandomState(seed)
-    return [{"text": " ".join(map(str, rng.randint(0, 99, rng.randint(0, 60))))} for _ in range(n)]
-
-
-@pytest.fixture(scope="module")
-def small_tokenizer():
-    ranks = Tokenizer.train("".join(document["text"] for document in words()), 300).ranks
-    return Tokenizer(ranks, special_tokens={"<|endoftext|>": len(ranks)})
-
-
-class Broken:
-    """Documents that end in an error after a while, later each time."""
-
-    def __init__(self, documents, stops):
-        self.documents, self.stops = documents, iter(stops)
-
-    def __iter__(self):
-        stop = next(self.stops, len(self.documents))
-        yield from self.documents[:stop]
-        if stop < len(self.documents):
-            raise ConnectionError(f"gone after {stop} documents")
-
-
-@pytest.mark.parametrize("size,n_tokens", [(100, None), (257, None), (1000, 3000), (64, 640), (10**6, None)])
-def test_a_stream_that_breaks_makes_the_same_shards(tmp_path, small_tokenizer, size, n_tokens):
-    documents, end = words(), small_tokenizer.special_tokens["<|endoftext|>"]
-    tokens = [t for document in documents for t in (end, *small_tokenizer.encode(document["text"]))]
-    how = {"vocab_size": small_tokenizer.vocab_size, "shard_size": size}
-    write_shards(tokens[:n_tokens], tmp_path / "right", **how)
-    source, broken = Broken(documents, [5, 0, 60, 61, 150]), 0
-    while True:
-        try:
-            stream_shards(source, tmp_path / "found", small_tokenizer, shard_size=size, n_tokens=n_tokens)
-            break
-        except ConnectionError:
-            broken += 1
-            assert not (tmp_path / "found/tokens.json").exists()
-    assert broken >= (2 if n_tokens else 5)
-    for path in (tmp_path / "right").iterdir():
-        assert path.read_bytes() == (tmp_path / "found" / path.name).read_bytes(), path.name
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "found").glob("*.bin")}
-    stream_shards(documents, tmp_path / "found", small_tokenizer, shard_size=size, n_tokens=n_tokens)
-    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "found").glob("*.bin")}
-    with pytest.raises(ValueError, match=f"shard_size: saved {size}, here {size + 1}"):
-        stream_shards(documents, tmp_path / "found", small_tokenizer, shard_size=size + 1, n_tokens=n_tokens)
-
-
-def test_a_journal_torn_in_its_last_line_is_used_up_to_it(tmp_path, small_tokenizer):
-    stream_shards(words(), tmp_path / "right", small_tokenizer, shard_size=500)
-    stream_shards(words(), tmp_path / "torn", small_tokenizer, shard_size=500)
-    (tmp_path / "torn/tokens.json").unlink()
-    journal = tmp_path / "torn/journal.jsonl"
-    journal.write_text(journal.read_text()[:-20])
-    stream_shards(words(), tmp_path / "torn", small_tokenizer, shard_size=500)
-    for path in (tmp_path / "right").iterdir():
-        assert path.read_bytes() == (tmp_path / "torn" / path.name).read_bytes(), path.name
-
-
-def test_streams_of_the_datasets_library_and_lists_make_the_same_shards(tmp_path, small_tokenizer):
-    datasets = pytest.importorskip("datasets")
-    stream = datasets.IterableDataset.from_generator(words)
-    for name, source in (("stream", stream), ("list", words())):
-        document_shards(source, tmp_path / name, small_tokenizer, held_out=20, shard_size=300)
-    for part, documents in (("held_out", words()[:20]), ("train", words()[20:])):
-        tokens = np.concatenate(list(encoded(documents, small_tokenizer)))
-        for name in ("stream", "list"):
-            assert (TokenShards(tmp_path / name / part)[:] == tokens).all()
-
-
-def test_documents_that_can_be_read_once_only_are_refused(tmp_path, small_tokenizer):
-    with pytest.raises(TypeError, match="from their start again"):
-        document_shards(iter(words()), tmp_path / "shards", small_tokenizer)
-    with pytest.raises(ValueError, match="no documents"):
-        stream_shards([], tmp_path / "empty", small_tokenizer)
-
-
-def test_without_the_datasets_library_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"gpt2_book\[datasets\]"):
-        fineweb_edu()
-
-
-def test_cutting_loses_nothing_wherever_it_begins():
-    parts = [np.arange(n) + 100 * n for n in (3, 1, 7, 2, 12)]
-    whole = np.concatenate(parts)
-    for size in range(1, 27):
-        shards = list(cut(parts, size))
-        assert (np.concatenate([shard for shard, _, _ in shards]) == whole).all()
-        assert [len(shard) for shard, _, _ in shards[:-1]] == [size] * (len(shards) - 1)
-        done = 0
-        for shard, n, begin in shards:
-            done += len(shard)
-            assert sum(map(len, parts[:n])) + begin == done
-            rest = [shard for shard, _, _ in cut(parts[n:], size, n, begin)]
-            assert (np.concatenate([np.empty(0, int), *rest]) == whole[done:]).all()

@@ -2,30 +2,18 @@
 
 
 from gpt2_book.evaluation import (
-    Answer,
-    MultipleChoice,
-    answer_questions,
-    clean_hellaswag,
-    completion_log_likelihoods,
+    _join_windows,
+    _window_losses,
     evaluate_text,
-    join_windows,
     loss_by_position,
     mean_in_blocks,
-    multiple_choice_accuracy,
-    pad_pairs,
-    read_hellaswag,
-    split_pair,
     token_losses,
-    window_losses,
     window_starts,
 )
 
 
 # ../nbs/34_evaluation.ipynb #26d7eda7
-import json
 import math
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,7 +22,6 @@ from torch import nn
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.workshop.tokenizer_files import load_tokenizer
 from gpt2_book.workshop.hub import locate
-from gpt2_book.tokenizer import Tokenizer
 
 
 # ../nbs/34_evaluation.ipynb #7de72a93
@@ -86,7 +73,7 @@ def test_strided_loss_equals_hugging_face_on_the_same_windows():
 def test_every_token_is_scored_once_with_the_promised_context(n, block_size, stride):
     starts, T = window_starts(n, block_size, stride), min(n, block_size)
     context = torch.arange(1, T + 1).expand(len(starts), T)
-    joined = join_windows(context, starts)
+    joined = _join_windows(context, starts)
     assert len(joined) == n
     assert joined[:T].tolist() == list(range(1, T + 1))
     assert (joined[T:] >= block_size - stride + 1).all()
@@ -137,209 +124,8 @@ def test_the_numbers_of_a_text_are_those_of_its_tokens():
     assert (begun.tokens, begun.bytes) == (len(encoded), len(lines.encode()))
     with pytest.raises(ValueError, match="do not fill"):
         loss_by_position(bard, encoded[:256], stride=1)
-    rows_3 = window_losses(bard, encoded, [0, 7, 14], 100)
+    rows_3 = _window_losses(bard, encoded, [0, 7, 14], 100)
     by_hand = torch.stack([token_losses(bard, encoded[s : s + 101]) for s in (0, 7, 14)])
     torch.testing.assert_close(rows_3, by_hand, atol=1e-10, rtol=0)
     found = loss_by_position(bard, encoded[:115], stride=7, block_size=100)
     torch.testing.assert_close(found, rows_3.mean(0), atol=1e-10, rtol=0)
-
-
-# ../nbs/34_evaluation.ipynb #c2b732ef
-def test_likelihoods_are_those_of_hugging_face_one_by_one_in_float64():
-    from transformers import GPT2LMHeadModel
-
-    ours = GPT.from_pretrained("shakespeare", dtype=torch.float64)
-    hf = GPT2LMHeadModel.from_pretrained(locate("shakespeare"), dtype=torch.float64).eval()
-    numbers = torch.Generator().manual_seed(0)
-    lengths = [(1, 1), (5, 12), (250, 6), (250, 7), (300, 40), (3, 256), (20, 1)]
-    made = [tuple(torch.randint(1024, (n,), generator=numbers).tolist() for n in pair) for pair in lengths]
-    found = completion_log_likelihoods(ours, made, batch_size=3)
-    for (context, ending), value in zip(made, found):
-        row = torch.tensor([(context + ending)[-257:]])
-        with torch.no_grad():
-            logs = hf(row[:, :-1]).logits.log_softmax(-1)[0, -len(ending) :]
-        expected = logs.gather(-1, torch.tensor(ending)[:, None]).sum()
-        torch.testing.assert_close(value, expected, atol=1e-9, rtol=0)
-
-
-# ../nbs/34_evaluation.ipynb #b90deb60
-def test_a_large_vocabulary_makes_the_batches_small():
-    class Counts(nn.Module):
-        """Uniform over 9 tokens, whatever its configuration says; notes how many rows it is given."""
-
-        def __init__(self, vocab_size):
-            super().__init__()
-            self.config, self.rows = GPTConfig(vocab_size=vocab_size, n_layer=1, n_head=1, n_embd=1, block_size=8), []
-            self.weight = nn.Parameter(torch.zeros(9))
-
-        def forward(self, idx):
-            self.rows.append(len(idx))
-            return self.weight.expand(*idx.shape, 9), None
-
-
-    for vocab_size, expected in ((9, [16, 16, 8]), (2**19, [16, 16, 8]), (2**21, [4] * 10), (2**26, [1] * 40)):
-        counts = Counts(vocab_size)
-        per_token = token_losses(counts, torch.arange(321) % 9)
-        assert counts.rows == expected
-        torch.testing.assert_close(per_token, torch.full((320,), math.log(9.0), dtype=torch.float64), atol=1e-6, rtol=0)
-        counts.rows.clear()
-        scored = completion_log_likelihoods(counts, [([1] * 8, [2])] * 40, batch_size=16)
-        assert counts.rows == expected
-        torch.testing.assert_close(scored, torch.full((40,), -math.log(9.0), dtype=torch.float64), atol=1e-6, rtol=0)
-
-
-# ../nbs/34_evaluation.ipynb #cfd12420
-@pytest.mark.parametrize("context, ending", [([], [1]), ([1], []), ([1], [1] * 13)])
-def test_pairs_that_cannot_be_scored_are_refused(context, ending):
-    with pytest.raises(ValueError, match=f"not {len(context)} and {len(ending)}"):
-        pad_pairs([([1], [2]), (context, ending)], 12)
-
-
-def test_a_pair_is_split_where_its_tokens_end():
-    tokenizer = load_tokenizer("shakespeare")
-    first, last = split_pair(tokenizer, "O my dear ", "lord")
-    assert tokenizer.decode(first) == "O my dear"
-    assert tokenizer.decode(last) == " lord"
-    for rest in ("rd", "rd and the king"):
-        with pytest.raises(ValueError, match="reaches from the context"):
-            split_pair(tokenizer, "the lo", rest)
-    for blank in (("", "a"), (" \n", "a"), ("a", "")):
-        with pytest.raises(ValueError, match="must both have text"):
-            split_pair(tokenizer, *blank)
-
-
-# ../nbs/34_evaluation.ipynb #afd48090
-def test_answers_follow_a_model_whose_probabilities_are_known():
-    class Bigrams(nn.Module):
-        """After byte i comes byte i + 1 with probability 1/2, and each other with an equal share."""
-
-        def __init__(self):
-            super().__init__()
-            table = torch.full((256, 256), math.log(0.5 / 255))
-            table[torch.arange(255), torch.arange(1, 256)] = math.log(0.5)
-            self.table = nn.Parameter(table)
-
-        def forward(self, idx):
-            return self.table[idx], None
-
-
-    spelled = Tokenizer({bytes([i]): i for i in range(256)}, special_tokens={})
-    likely, rare = math.log(0.5), math.log(0.5 / 255)
-    asked = [
-        MultipleChoice("mn", ("q", "opqrstuvwx"), 1, delimiter=""),
-        MultipleChoice("ab", ("cde", "x", "cdé"), 0, delimiter=""),
-    ]
-    replies = answer_questions(Bigrams(), spelled, asked, block_size=16, batch_size=2)
-    expected = [(rare, 10 * likely), (3 * likely, rare, 2 * likely + 2 * rare)]
-    for reply, values, sizes in zip(replies, expected, [(1, 10), (3, 1, 4)]):
-        assert reply.log_likelihoods == pytest.approx(values, abs=1e-5)
-        assert reply.tokens == sizes
-    assert [r.choice("ending") for r in replies] == [0, 0]  # the long ending has a lower sum
-    assert [r.choice("token") for r in replies] == [1, 0]
-    assert multiple_choice_accuracy(replies, per="ending") == mean_in_blocks(torch.tensor([0.0, 1.0]))
-    assert multiple_choice_accuracy(replies, per="token").value == 1
-    near = Answer(MultipleChoice("a", ("éé", "eee"), 1), (-2.0, -2.5), (4, 3))
-    assert [near.choice(u) for u in ("ending", "token", "character", "byte")] == [0, 0, 1, 0]
-    with pytest.raises(ValueError, match="one of them 0, not 1"):
-        MultipleChoice("a", ("b",), 0)
-    with pytest.raises(ValueError, match="one of them 2, not 2"):
-        MultipleChoice("a", ("b", "c"), 2)
-
-
-# ../nbs/34_evaluation.ipynb #de8bd0bd
-def test_hellaswag_lines_become_questions():
-    swag_row = {"activity_label": "Sewing", "ctx_a": " [header] Sew [title] Thread.", "ctx_b": "she [step] WAITS", "label": "1"}
-    swag_row |= {"endings": ["a [title] b", " pulls  it [substeps] on. "], "ind": 7, "ctx": "unused"}
-    with tempfile.TemporaryDirectory() as swag_folder:
-        swag_file = Path(swag_folder, "rows.jsonl")
-        swag_file.write_text(json.dumps(swag_row) + "\n\n" + json.dumps(swag_row | {"label": 0}) + "\n")
-        read = read_hellaswag(swag_file)
-        assert read[0].context == "Sewing:  Sew. Thread. She waits"
-        assert read[0].endings == ("a. b", "pulls it on.")
-        assert [q.label for q in read] == [1, 0]
-        assert read_hellaswag(swag_file, limit=1) == read[:1]
-        for broken in ("{", "[]", json.dumps(swag_row | {"label": ""}), json.dumps(swag_row | {"label": 2})):
-            swag_file.write_text(json.dumps(swag_row) + "\n" + broken)
-            with pytest.raises(ValueError, match="rows.jsonl, line 2 is no question"):
-                read_hellaswag(swag_file)
-        with pytest.raises(FileNotFoundError):
-            read_hellaswag(Path(swag_folder, "nothing.jsonl"))
-
-
-# ../nbs/34_evaluation.ipynb #bcd67ff4
-import contextlib
-import io
-import logging
-
-METRICS = {"questions": ("acc", "acc_norm", "acc_bytes"), "passage": ("bits_per_byte",)}
-
-
-def write_tasks(folder, questions, text):
-    rows = [{"query": q.context, "choices": q.endings, "gold": q.label} for q in questions]
-    how = {
-        "questions": {"output_type": "multiple_choice", "doc_to_text": "{{query}}"},
-        "passage": {"output_type": "loglikelihood_rolling", "doc_to_text": ""},
-    }
-    how["questions"] |= {"doc_to_choice": "choices", "doc_to_target": "gold"}
-    how["passage"] |= {"doc_to_target": "{{text}}"}
-    for name, content in (("questions", rows), ("passage", [{"text": text}])):
-        data = Path(folder, f"{name}.jsonl")
-        data.write_text("".join(json.dumps(row) + "\n" for row in content))
-        files = {"data_files": {"test": str(data)}, "cache_dir": str(folder)}
-        source = {"dataset_path": "json", "dataset_kwargs": files, "test_split": "test"}
-        metrics = {"metric_list": [{"metric": m} for m in METRICS[name]]}
-        task = {"task": name} | source | how[name] | metrics
-        Path(folder, f"{name}.yaml").write_text(json.dumps(task))
-
-
-def run_harness(model, tokenizer, questions, text):
-    for name in ("lm_eval", "transformers"):
-        logging.getLogger(name).setLevel("ERROR")
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        import datasets
-        import lm_eval
-        from lm_eval.models.huggingface import HFLM
-        from lm_eval.tasks import TaskManager
-
-        datasets.disable_progress_bars()
-        model.save_pretrained(folder, tokenizer=tokenizer)
-        write_tasks(folder, questions, text)
-        loaded = HFLM(pretrained=folder, device="cpu", dtype="float32", batch_size=8)
-        manager = TaskManager(include_path=folder, include_defaults=False)
-        return lm_eval.simple_evaluate(
-            loaded, tasks=list(METRICS), task_manager=manager, bootstrap_iters=0
-        )
-
-
-# ../nbs/34_evaluation.ipynb #74e08175
-COMPARED = [
-    MultipleChoice("ROMEO:\nO my dear", ("lord, what is", "table of the and", "house, where my father lies"), 0),
-    MultipleChoice("KING HENRY:\nGood morrow", ("seven", "ünd über", "to you all, my lords"), 2),
-    MultipleChoice("JULIET:\nWhat's in a name? That which we call a", ("rose", "church by night", "it"), 0),
-    MultipleChoice("First Citizen:\n" + "We are the people. " * 90 + "What", ("is the matter?", "green of"), 1),
-]
-
-
-def test_the_harness_measures_the_same():
-    for name in ("lm_eval", "accelerate"):
-        pytest.importorskip(name, reason=f'{name} is not installed: pip install "gpt2_book[eval]"')
-    model, tokenizer = GPT.from_pretrained("shakespeare"), load_tokenizer("shakespeare")
-    passage = " ".join(f"{q.context} {q.endings[q.label]}" for q in COMPARED)
-    report = run_harness(model, tokenizer, COMPARED, passage)
-    answers = answer_questions(model, tokenizer, COMPARED)
-    for sample, answer in zip(report["samples"]["questions"], answers):
-        told = [float(value) for value, _ in sample["filtered_resps"]]
-        assert answer.log_likelihoods == pytest.approx(told, abs=1e-3)
-    for name, per in (("acc", "ending"), ("acc_norm", "character"), ("acc_bytes", "byte")):
-        theirs = report["results"]["questions"][f"{name},none"]
-        assert multiple_choice_accuracy(answers, per=per).value == pytest.approx(theirs, abs=1e-9)
-    ours = evaluate_text(model, tokenizer, passage, first=tokenizer.special_tokens["<|endoftext|>"])
-    assert ours.tokens > 256
-    assert ours.bits_per_byte == pytest.approx(report["results"]["passage"]["bits_per_byte,none"], abs=1e-4)
-
-
-@pytest.mark.parametrize("text", [" [header] How to [title] Sew [step] Go.", "a  b   c [x][y] d ", "none"])
-def test_texts_are_cleaned_as_in_the_harness(text):
-    reason = 'lm-evaluation-harness is not installed: pip install "gpt2_book[eval]"'
-    theirs = pytest.importorskip("lm_eval.tasks.hellaswag.utils", reason=reason)
-    assert clean_hellaswag(text) == theirs.preprocess(text)

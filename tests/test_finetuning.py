@@ -7,17 +7,14 @@ from gpt2_book.finetuning import (
     LoRALinear,
     add_lora,
     class_logits,
-    load_adapters,
     lora_layers,
     merge_lora,
     pad_rows,
-    save_adapters,
 )
 
 
 # ../nbs/35_finetuning.ipynb #6239c7b8
 import copy
-import json
 
 import pytest
 import torch
@@ -193,44 +190,6 @@ def test_an_untied_head_can_be_adapted():
 
 
 # ../nbs/35_finetuning.ipynb #06a5b072
-def test_adapters_come_back_from_their_file(tmp_path):
-    model = with_random_adapters(targets=("c_attn", "mlp.c_fc"), train=("ln_f",))
-    with torch.no_grad():
-        model.transformer.ln_f.weight += 1
-    file = tmp_path / "a.safetensors"
-    save_adapters(model, file)
-    again = load_adapters(small_gpt(), file)
-    idx = torch.arange(12)[None]
-    torch.testing.assert_close(again.state_dict(), model.state_dict(), atol=0, rtol=0)
-    torch.testing.assert_close(again(idx)[0], model(idx)[0], atol=1e-12, rtol=0)
-    assert [n for n, p in again.named_parameters() if p.requires_grad] == [
-        n for n, p in model.named_parameters() if p.requires_grad
-    ]
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert file.stat().st_size < 8 * trained + 3000
-
-
-def test_files_that_do_not_fit_are_refused(tmp_path):
-    from safetensors.torch import save_file
-
-    idx = torch.arange(12)[None]
-    file = tmp_path / "a.safetensors"
-    save_adapters(with_random_adapters(), file)
-    wide = small_gpt(n_embd=32)
-    expected = wide(idx)[0]
-    with pytest.raises(ValueError, match=r"does not fit: .*lora_A is \(3, 16\) there and \(3, 32\) here|lora_B is"):
-        load_adapters(wide, file)
-    torch.testing.assert_close(wide(idx)[0], expected, atol=1e-12, rtol=0)
-    assert not lora_layers(wide)
-    with pytest.raises(ValueError, match="no linear layer is called 'transformer.h.1.attn.c_attn'"):
-        load_adapters(small_gpt(n_layer=1), file)
-    with pytest.raises(ValueError, match="no adapters to save"):
-        save_adapters(small_gpt(), file)
-    save_file({"x": torch.zeros(2)}, tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match="b.safetensors holds no adapters"):
-        load_adapters(small_gpt(), tmp_path / "b.safetensors")
-
-
 def test_a_merged_model_is_a_plain_gpt2_on_disk(tmp_path):
     from transformers import GPT2LMHeadModel
 

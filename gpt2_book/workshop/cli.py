@@ -132,7 +132,7 @@ def _score_text(gpt, tokenizer, text: str, *, stride: int | None, progress: bool
 
 def _read_questions(path: Path, limit: int | None) -> list:
     """Return the questions of a HellaSwag file, of which there must be one."""
-    from gpt2_book.evaluation import read_hellaswag
+    from gpt2_book.multiple_choice import read_hellaswag
 
     if questions := read_hellaswag(path, limit=limit):
         return questions
@@ -143,7 +143,7 @@ def _score_choices(
     gpt, tokenizer, questions: list, *, progress: bool | None
 ) -> tuple[str, dict]:
     """Score questions; return a line, and a dict with lm-evaluation-harness's names."""
-    from gpt2_book.evaluation import answer_questions, multiple_choice_accuracy
+    from gpt2_book.multiple_choice import answer_questions, multiple_choice_accuracy
 
     with _counting(gpt, sum(len(question.endings) for question in questions), progress):
         answers = answer_questions(gpt, tokenizer, questions)

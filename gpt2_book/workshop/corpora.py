@@ -22,10 +22,11 @@ from typing import overload
 import numpy as np
 
 from ..data import paragraphs
+from .files import whole_file
 
 # %% auto #0
-__all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA256', 'MANIFEST', 'MAGIC', 'docstrings', 'doc_paragraphs', 'unique_paragraphs',
-           'python_docs', 'cache_folder', 'tiny_shakespeare', 'token_dtype', 'write_shards', 'TokenShards']
+__all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA256', 'docstrings', 'doc_paragraphs', 'unique_paragraphs', 'python_docs',
+           'cache_folder', 'tiny_shakespeare', 'token_dtype', 'write_shards', 'TokenShards']
 
 # %% ../../nbs/82_corpora.ipynb #82e91b15
 def docstrings(source: str | bytes) -> list[str]:
@@ -140,22 +141,20 @@ MANIFEST = "tokens.json"
 MAGIC = "gpt2_book tokens"
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, then rename it: it is there whole or not."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    os.replace(partial, path)
+def write_shard(path: Path, tokens: np.ndarray) -> dict:
+    """Write one shard, whole or not at all; return what the manifest says of it."""
+    with whole_file(path) as partial:
+        partial.write_bytes(tokens.tobytes())
+    return {"file": path.name, "count": tokens.size, "crc32": zlib.crc32(tokens.data)}
 
 
-def _write_files(
+def _write_shards(
     tokens: Iterator[int], folder: Path, prefix: str, dtype: np.dtype, size: int
 ) -> list[dict]:
-    """Write the shards and return what the manifest says of each."""
+    """Write all shards and return what the manifest says of each."""
     shards: list[dict] = []
     while (shard := np.fromiter(islice(tokens, size), dtype=dtype)).size:
-        name = f"{prefix}{len(shards):05}.bin"
-        _write_whole(folder / name, shard.tobytes())
-        shards.append({"file": name, "count": shard.size, "crc32": zlib.crc32(shard.data)})
+        shards.append(write_shard(folder / f"{prefix}{len(shards):05}.bin", shard))
     return shards
 
 # %% ../../nbs/82_corpora.ipynb #3c0b6fe4
@@ -204,7 +203,7 @@ def _sweep(folder: Path) -> None:
         named = set()
     except ValueError:
         return  # it cannot be read, so nobody knows what it names
-    ours = re.compile(r"(\d+-)?\d{5,}\.bin(\.partial)?")
+    ours = re.compile(r"(\d+-)?\d{5,}\.bin|\.(\d+-)?\d{5,}\.bin\.writing")
     for path in folder.iterdir():
         if ours.fullmatch(path.name) and path.name not in named:
             with suppress(PermissionError):  # somebody has it open, and this is Windows
@@ -237,13 +236,14 @@ def write_shards(
     prefix = _free_prefix(folder) if manifest.exists() else ""
     try:
         checked = _checked(tokens, vocab_size)
-        shards = _write_files(checked, folder, prefix, dtype, shard_size)
+        shards = _write_shards(checked, folder, prefix, dtype, shard_size)
         if not shards:
             raise ValueError(f"there were no tokens to write to {folder}")
         about = {"magic": MAGIC, "version": 1, "dtype": dtype.name}
         total = sum(shard["count"] for shard in shards)
         about |= {"vocab_size": vocab_size, "count": total}
-        _write_whole(manifest, json.dumps(about | {"shards": shards}, indent=1).encode())
+        with whole_file(manifest) as partial:
+            partial.write_bytes(json.dumps(about | {"shards": shards}, indent=1).encode())
     finally:
         _sweep(folder)
     return folder

@@ -22,6 +22,7 @@ from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import Trainer, choose_device
 from .checkpoints import Checkpoints, differences, set_seed
+from .files import whole_file
 from .recipes import Recipe, write_recipe
 from .runs import fit
 
@@ -44,8 +45,7 @@ def _recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer
             tokenizer = Tokenizer.gpt2() if given == "gpt2" else Tokenizer.load(given)
         else:
             tokenizer = Tokenizer.train(text, recipe.model.vocab_size)
-        tokenizer.save(path.with_name("tokenizer.partial"))
-        os.replace(path.with_name("tokenizer.partial"), path)
+        tokenizer.save(path)
     tokenizer = Tokenizer.load(path)
     if (size := tokenizer.vocab_size) > recipe.model.vocab_size:
         limit = f"model.vocab_size = {recipe.model.vocab_size}"
@@ -83,10 +83,9 @@ def keep_text(folder: Path, text: str, name: str) -> None:
         if Checkpoints(folder / "checkpoints").all():
             raise
         (folder / "tokenizer.tiktoken").unlink(missing_ok=True)  # of the text as it was
-    partial = folder / f"{TEXT_SUM}.partial"
     digest = hashlib.sha256(text.encode("utf8")).hexdigest()
-    partial.write_text(digest + "\n", encoding="utf8", newline="\n")
-    os.replace(partial, folder / TEXT_SUM)
+    with whole_file(folder / TEXT_SUM) as partial:
+        partial.write_text(digest + "\n", encoding="utf8", newline="\n")
 
 # %% ../../nbs/89_from_recipe.ipynb #58bce288
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ..model import GPTConfig
 from ..pretrained import from_hub_config
 from ..training import TrainConfig
 from .checkpoints import Checkpoints, differences, goes_on, with_defaults
+from .files import whole_file
 from .hub import ModelFiles, embedded_models
 from .runs import RunConfig, read_log
 
@@ -308,7 +309,6 @@ def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
             if read_log(folder):
                 _set_aside(path, folder / "log.jsonl")
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name("config.json.partial")
-    partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
-    os.replace(partial, path)
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
     return recipe

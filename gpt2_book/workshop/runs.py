@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ..training import Step, Trainer, evaluate, peak_flops, training_flops
 from .checkpoints import Checkpoints
+from .files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +85,9 @@ class Log:
         self.board = _tensorboard_writer(board, step) if tensorboard else None
         kept = [entry for entry in read_log(folder) if entry["step"] < step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name("log.jsonl.partial")
         text = "".join(json.dumps(entry) + "\n" for entry in kept)
-        partial.write_text(text, encoding="utf8", newline="\n")
-        os.replace(partial, self.path)
+        with whole_file(self.path) as partial:
+            partial.write_text(text, encoding="utf8", newline="\n")
         # buffering=1: every line at once
         self.file = self.path.open("a", encoding="utf8", buffering=1, newline="\n")
 

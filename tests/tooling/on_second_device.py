@@ -20,21 +20,21 @@ from gpt2_book.bert import BertClassifier, BertConfig, BertForPreTraining, Pretr
 from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
 from gpt2_book.decoding import int8
-from gpt2_book.evaluation import MultipleChoice, answer_questions, evaluate_text, loss_by_position
+from gpt2_book.evaluation import evaluate_text, loss_by_position
 from gpt2_book.finetuning import (
     GPTClassifier,
     add_lora,
     class_logits,
-    load_adapters,
     lora_layers,
     merge_lora,
-    save_adapters,
 )
 from gpt2_book.gpt3 import GPT3, GPT3Config
+from gpt2_book.multiple_choice import MultipleChoice, answer_questions
 from gpt2_book.sampling import complete, pad_left
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.transformer import Transformer, TransformerConfig, label_smoothed_loss
+from gpt2_book.workshop.adapters import load_adapters, save_adapters
 from gpt2_book.workshop.checkpoints import Checkpoints, set_seed
 from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
