@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.training import TrainConfig, Trainer, peak_flops, training_flops
+from gpt2_book.speed import peak_flops, training_flops
+from gpt2_book.training import TrainConfig, Trainer
 
 RATE, WARMUP = 6e-4, 10
 PEERS = ("Hugging Face", "plain loop")

@@ -227,6 +227,23 @@ class ShuffledLoader(_Loader):
         buf = _to_device(rows, self.device)
         return buf[:, :-1].contiguous(), buf[:, 1:].contiguous()  # (B, T), (B, T)
 
+# %% ../nbs/02_data.ipynb #639ba758
+class Loader(Protocol):
+    """Anything with ``next_batch``, which returns inputs and targets, int64 (B, T) each."""
+
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@runtime_checkable
+class ResumableLoader(Loader, Protocol):
+    """A loader that can say where it is, and go there, like the two above.
+    Saved runs need one.
+    """
+
+    def state_dict(self) -> dict: ...
+
+    def load_state_dict(self, state: dict) -> None: ...
+
 # %% ../nbs/02_data.ipynb #77bf60ad
 def pad_rows(
     rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = "right",

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .training import Loader, TrainConfig, Trainer, autocast, share_of_mean
+from .data import Loader
+from .training import TrainConfig, Trainer, autocast, share_of_mean
 from .workshop.checkpoints import named_tensors
 
 logger = logging.getLogger(__name__)
@@ -235,35 +236,18 @@ class ParallelTrainer(Trainer):
         self.objective = spread(self.objective, model, parallel)
         self.optimizer = config.optimizer(model)  # with FSDP, of the parts
 
-    def gradients(self) -> tuple[Tensor, int]:
-        """Add up the gradients of one update on all ranks; return its loss and how many
-        tokens they read.
-        """
-        batches = [self.loader.next_batch() for _ in range(self.config.accumulate)]
-        batches = [(x.to(self.device), y.to(self.device))
-                   for x, y in batches]  # (B, T), (B, T)
-        counts = torch.stack([(y != -100).sum() for _, y in batches])
-        sums = torch.stack([counts.sum(),
-                            counts.new_tensor(sum(x.numel() for x, _ in batches))])
-        dist.all_reduce(sums)
-        shares, losses = counts.double() / sums[0].clamp(min=1), []
-        for i, (x, y) in enumerate(batches):
-            with self.waiting() if i < len(batches) - 1 else nullcontext():
-                with autocast(self.device, self.precision):
-                    loss = share_of_mean(self.objective, x, y, shares[i])
-                # of which the mean over ranks is taken
-                self.scaler.scale(loss * self.size).backward()
-            losses.append(loss.detach())
-        dist.all_reduce(loss := sum(losses, torch.zeros_like(losses[0])))
-        return loss, int(sums[1])
+    def add_up(self, number: Tensor) -> Tensor:
+        """Return the sum of a number over all ranks. Every rank must call this."""
+        dist.all_reduce(number)
+        return number
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """Return the context of a batch whose gradients stay at home until the update's
-        last one.
+    def exchange(self, last: bool) -> AbstractContextManager[None]:
+        """Return the context of a batch's backward pass: DDP's gradients stay at home until
+        the update's last one.
         """
-        if isinstance(self.objective, DistributedDataParallel):
-            return self.objective.no_sync()
-        return nullcontext()
+        if last or not isinstance(self.objective, DistributedDataParallel):
+            return nullcontext()
+        return self.objective.no_sync()
 
     def clip(self) -> Tensor:
         """Scale the gradients down to ``config.clip``, all ranks' together; return their

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .tokenizer import Tokenizer
+from .training import rows_at_once
 
 # %% auto #0
 __all__ = ['token_losses', 'Estimate', 'mean_in_blocks', 'evaluate_text']
@@ -87,14 +88,6 @@ def context_size(model: nn.Module, block_size: int | None) -> int:
         return block_size
     config: Any = model.config
     return config.block_size
-
-
-def rows_at_once(model: nn.Module, batch_size: int, T: int) -> int:
-    """Return how many rows of ``T`` tokens, at most ``batch_size``, keep the logits below
-    256 MB, or one row.
-    """
-    vocab_size = getattr(getattr(model, "config", None), "vocab_size", 1)
-    return max(1, min(batch_size, 2**26 // (T * vocab_size)))
 
 
 def _window_losses(

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from .data import pad_rows
 from gpt2_book.evaluation import (
-    Estimate, context_size, evaluating, mean_in_blocks, rows_at_once, token_nats,
+    Estimate, context_size, evaluating, mean_in_blocks, token_nats,
 )  # fmt: skip
 from .tokenizer import Tokenizer
+from .training import rows_at_once
 
 # %% auto #0
 __all__ = ['MultipleChoice', 'answer_questions', 'multiple_choice_accuracy', 'read_hellaswag']

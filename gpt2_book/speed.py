@@ -5,12 +5,16 @@
 # %% ../nbs/32_speed.ipynb #86028f18
 from __future__ import annotations
 
+import re
+import time
 from functools import cache
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from .model import GPTConfig, forward_flops
 
 # %% auto #0
 __all__ = ['logits_to_gradient_', 'compiled', 'ChunkedCrossEntropy', 'chunked_cross_entropy']
@@ -114,3 +118,45 @@ def chunked_cross_entropy(
     step = compiled(logits_to_gradient_) if compile else logits_to_gradient_
     grads = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, step, grads)
+
+# %% ../nbs/32_speed.ipynb #0f6e1456
+# in 16 bits, dense, from the makers' data sheets; the first name that is found counts
+PEAK_FLOPS = {
+    "H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12,
+    "T4": 65e12, "V100": 125e12,
+}  # fmt: skip
+
+
+def training_flops(model: nn.Module, n_tokens: int | None = None) -> float | None:
+    """Return the floating-point operations that training takes per token, None for a model
+    without our configuration.
+
+    Args:
+        n_tokens: the length of the sequences, ``block_size`` by default.
+
+    Source: Kaplan et al. (2020), section 2.1: the backward pass costs twice the forward
+    pass.
+    """
+    if not isinstance(config := getattr(model, "config", None), GPTConfig):
+        return None
+    T = n_tokens or config.block_size
+    return 3 * sum(forward_flops(config, T).values()) / T
+
+
+def peak_flops(device: torch.device | str, precision: str = "float32") -> float:
+    """Return the operations per second that a device can do: a GPU's published number, or
+    what a product reaches.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and precision != "float32":
+        name = torch.cuda.get_device_name(device)
+        for known, peak in PEAK_FLOPS.items():
+            if re.search(rf"\b{known}\b", name):
+                return peak
+    n, times = 8192 if device.type == "cuda" else 1024, []
+    a = torch.ones(n, n, device=device, dtype=getattr(torch, precision))
+    for _ in range(4):
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()
+        times.append(time.perf_counter() - start)
+    return 2 * n**3 / min(times)

@@ -23,7 +23,7 @@ import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from gpt2_book import GPT, GPTConfig, distributed
+from gpt2_book import GPT, GPTConfig, training
 from gpt2_book.data import ShuffledLoader
 from gpt2_book.distributed import ParallelTrainer, evaluate_together, process_group
 from gpt2_book.distributed import gathered, rank_and_size, ring_all_reduce
@@ -122,11 +122,11 @@ def loaded(folder):
 def planted():
     summed, means, shared = (build(ParallelTrainer) for _ in range(3))
     summed.size = 1  # as if gradients were added up and not averaged, the other way round
-    before = distributed.share_of_mean
+    before = training.share_of_mean
     found = {"summed": numbers(summed.update())}
-    distributed.share_of_mean = lambda objective, x, y, share: before(objective, x, y, (share > 0) / 4)
+    training.share_of_mean = lambda objective, x, y, share: before(objective, x, y, (share > 0) / 4)
     found["means"] = numbers(means.update())
-    distributed.share_of_mean = before
+    training.share_of_mean = before
     shared.loader.rank = 0  # both ranks read the same
     return found | {"same batches": numbers(shared.update())}
 

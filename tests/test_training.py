@@ -9,9 +9,7 @@ from gpt2_book.training import (
     choose_device,
     choose_precision,
     evaluate,
-    peak_flops,
     train,
-    training_flops,
 )
 
 
@@ -290,21 +288,6 @@ def test_a_loss_that_is_no_number_stops_the_run():
         name = "transformer.h.0.mlp.c_fc.weight"
         assert torch.equal(before[name], model.state_dict()[name])
         assert all(p.grad is None for p in model.parameters())
-
-
-# ../nbs/31_training.ipynb #fe28349d
-def test_the_use_of_the_machine_is_counted():
-    model = GPT(TINY)
-    matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "wpe" not in name)
-    attention = 12 * TINY.n_layer * TINY.n_embd * 16
-    assert training_flops(model) == 6 * matrices + attention
-    assert training_flops(model, 8) == 6 * matrices + attention / 2
-    assert training_flops(torch.nn.Linear(2, 2)) is None
-    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "Tesla T4": 65e12, "NVIDIA L4": 121e12}
-    for name, peak in names.items():
-        with mock.patch("torch.cuda.get_device_name", return_value=name):
-            assert peak_flops("cuda", "bfloat16") == peak
-    assert 1e8 < peak_flops("cpu") < 1e14
 
 
 # ../nbs/31_training.ipynb #e2647626

@@ -19,7 +19,8 @@ from pathlib import Path
 from torch import Tensor
 from tqdm import tqdm
 
-from ..training import Step, Trainer, evaluate, peak_flops, training_flops
+from ..speed import peak_flops, training_flops
+from ..training import Step, Trainer, evaluate
 from .checkpoints import Checkpoints
 from .files import whole_file
 

@@ -26,7 +26,8 @@ from gpt2_book.distributed import (
     ParallelTrainer, evaluate_together, gathered, process_group, rank_and_size, whole,
 )  # fmt: skip
 from ..model import GPT
-from ..training import Trainer, peak_flops, training_flops
+from ..speed import peak_flops, training_flops
+from ..training import Trainer
 from gpt2_book.workshop.checkpoints import (
     SUMS, Checkpoints, Run, check_settings, named_tensors, random_state, resumable,
     set_random_state, set_seed, set_training_tensors, settings_of, training_tensors,
