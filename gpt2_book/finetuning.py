@@ -18,8 +18,7 @@ from .evaluation import evaluating
 from .model import GPT
 
 # %% auto #0
-__all__ = ['PAD', 'LoRALinear', 'train_only', 'lora_layers', 'target_layers', 'replace_module', 'add_lora', 'merge_lora',
-           'pad_rows', 'last_real', 'GPTClassifier', 'ExampleLoader', 'class_logits']
+__all__ = ['LoRALinear', 'add_lora', 'merge_lora', 'GPTClassifier', 'ExampleLoader', 'class_logits']
 
 # %% ../nbs/35_finetuning.ipynb #e6ad3700
 class LoRALinear(nn.Module):
@@ -74,7 +73,7 @@ class LoRALinear(nn.Module):
         return f"rank={self.rank}, alpha={self.alpha:g}"
 
 # %% ../nbs/35_finetuning.ipynb #2cb45c73
-def train_only(model: nn.Module, *names: str) -> int:
+def _train_only(model: nn.Module, *names: str) -> int:
     """Freeze all parameters but those with one of ``names`` in their dotted name; return
     how many numbers are trained.
 
@@ -101,7 +100,7 @@ def lora_layers(model: nn.Module) -> dict[str, LoRALinear]:
             if isinstance(module, LoRALinear)}
 
 
-def target_layers(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
+def _target_layers(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
     """Return the linear layers whose names end in one of ``targets``, as :func:`add_lora`
     takes them.
 
@@ -128,7 +127,7 @@ def target_layers(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Line
     return found
 
 
-def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
+def _replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
     """Put a module in the place of another, which is given by its dotted name."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
@@ -159,11 +158,11 @@ def add_lora(
     if there := lora_layers(model):
         raise ValueError(f"{len(there)} layers have adapters already; merge them first")
     layers = {name: LoRALinear(m, rank=rank, alpha=alpha)
-              for name, m in target_layers(model, targets).items()}
-    train_only(model, *train)  # refuses before anything is replaced
+              for name, m in _target_layers(model, targets).items()}
+    _train_only(model, *train)  # refuses before anything is replaced
     for name, layer in layers.items():
-        replace_module(model, name, layer)
-    train_only(model, "lora_A", "lora_B", *train)
+        _replace_module(model, name, layer)
+    _train_only(model, "lora_A", "lora_B", *train)
     return model
 
 
@@ -180,7 +179,7 @@ def merge_lora(model: nn.Module) -> nn.Module:
         raise ValueError(
             "there are no adapters to merge: none were added, or they were merged before")
     for name, layer in layers.items():
-        replace_module(model, name, layer.merge())
+        _replace_module(model, name, layer.merge())
     return model.requires_grad_(True)
 
 # %% ../nbs/35_finetuning.ipynb #1740b3ef
@@ -211,7 +210,7 @@ def pad_rows(rows: Sequence[Sequence[int]], *,
     return batch
 
 
-def last_real(attention_mask: Tensor) -> Tensor:
+def _last_real(attention_mask: Tensor) -> Tensor:
     """Return the column of each row's last real token.
 
     Shapes:
@@ -265,7 +264,8 @@ class GPTClassifier(nn.Module):
         """Return what the matrix reads, (B, T) to (B, C)."""
         attention_mask = idx >= 0 if attention_mask is None else attention_mask
         x = self.gpt.hidden(idx.clamp(min=0), attention_mask=attention_mask)  # (B, T, C)
-        return x[torch.arange(len(x), device=x.device), last_real(attention_mask)]  # (B, C)
+        row = torch.arange(len(x), device=x.device)
+        return x[row, _last_real(attention_mask)]  # (B, C)
 
     def forward(self, idx: Tensor, labels: Tensor | None = None, *,
                 attention_mask: Tensor | None = None):

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 # %% auto #0
-__all__ = ['AdamW', 'decay_groups', 'make_optimizer', 'noam', 'set_learning_rate', 'warmup_cosine', 'steps_for_tokens',
-           'batch_size_ramp']
+__all__ = ['AdamW', 'decay_groups', 'make_optimizer', 'noam', 'warmup_cosine', 'batch_size_ramp']
 
 # %% ../nbs/30_optimizers.ipynb #4e29dcb3
 def _check_settings(
@@ -184,7 +183,7 @@ def warmup_cosine(
     return peak * (final_share + (1 - final_share) * (1 + math.cos(math.pi * u)) / 2)
 
 # %% ../nbs/30_optimizers.ipynb #16c1fbad
-def steps_for_tokens(tokens: int, batch: int | Callable[[int], int]) -> int:
+def _steps_for_tokens(tokens: int, batch: int | Callable[[int], int]) -> int:
     """Count the updates until at least ``tokens`` have been read.
 
     Args:

@@ -17,10 +17,10 @@ from torch.autograd.function import once_differentiable
 from .model import GPTConfig, forward_flops
 
 # %% auto #0
-__all__ = ['logits_to_gradient_', 'compiled', 'ChunkedCrossEntropy', 'chunked_cross_entropy']
+__all__ = ['chunked_cross_entropy']
 
 # %% ../nbs/32_speed.ipynb #14d4a480
-def logits_to_gradient_(logits: Tensor, targets: Tensor, n_tokens: int) -> Tensor:
+def _logits_to_gradient_(logits: Tensor, targets: Tensor, n_tokens: int) -> Tensor:
     """Overwrite logits by the gradient of each row's cross-entropy, and return the losses.
 
     Args:
@@ -39,12 +39,12 @@ def logits_to_gradient_(logits: Tensor, targets: Tensor, n_tokens: int) -> Tenso
 
 
 @cache
-def compiled(function):
+def _compile_once(function):
     """Return a function compiled by PyTorch, one and the same each time."""
     return torch.compile(function)
 
 # %% ../nbs/32_speed.ipynb #2c87aa39
-class ChunkedCrossEntropy(torch.autograd.Function):
+class _ChunkedCrossEntropy(torch.autograd.Function):
     """The computation of :func:`chunked_cross_entropy`."""
 
     @staticmethod
@@ -115,9 +115,9 @@ def chunked_cross_entropy(
         raise ValueError(
             "need hidden (..., C), weight (V, C), targets (...), not {}, {}, {}".format(
                 *shapes))
-    step = compiled(logits_to_gradient_) if compile else logits_to_gradient_
+    step = _compile_once(_logits_to_gradient_) if compile else _logits_to_gradient_
     grads = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    return ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, step, grads)
+    return _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, step, grads)
 
 # %% ../nbs/32_speed.ipynb #0f6e1456
 # in 16 bits, dense, from the makers' data sheets; the first name that is found counts

@@ -6,9 +6,9 @@ from gpt2_book.workshop.corpora import (
     SHAKESPEARE_SHA256,
     SHAKESPEARE_URL,
     TokenShards,
+    _doc_paragraphs,
+    _docstrings,
     cache_folder,
-    doc_paragraphs,
-    docstrings,
     python_docs,
     tiny_shakespeare,
     token_dtype,
@@ -38,8 +38,8 @@ few = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 def test_docstrings_are_read_and_the_code_is_not_run():
     source = 'r"""Module."""\nraise SystemExit\nclass A:\n    "Class."\n    async def f(self):\n'
     source += '        """\n        Inner.\n\n          More.\n        """\nx = "no docstring"'
-    assert docstrings(source) == ["Module.", "Class.", "Inner.\n\n  More."]
-    assert docstrings("") == []
+    assert _docstrings(source) == ["Module.", "Class.", "Inner.\n\n  More."]
+    assert _docstrings("") == []
 
 
 # ../nbs/82_corpora.ipynb #52a05751
@@ -54,9 +54,9 @@ def test_doc_paragraphs_reads_topics_and_modules_and_leaves_out_tests():
         }.items():
             (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / name).write_text(text)
-        assert doc_paragraphs(folder) == ["First.", "Second.", "First.", "C.", "B."]
+        assert _doc_paragraphs(folder) == ["First.", "Second.", "First.", "C.", "B."]
         with pytest.raises(FileNotFoundError, match="topics.py"):
-            doc_paragraphs(Path(folder) / "a")
+            _doc_paragraphs(Path(folder) / "a")
 
 
 # ../nbs/82_corpora.ipynb #65aaca7e

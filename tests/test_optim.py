@@ -3,12 +3,12 @@
 
 from gpt2_book.optim import (
     AdamW,
+    _steps_for_tokens,
     batch_size_ramp,
     decay_groups,
     make_optimizer,
     noam,
     set_learning_rate,
-    steps_for_tokens,
     warmup_cosine,
 )
 
@@ -364,18 +364,18 @@ def test_the_ramp_is_a_straight_line_of_whole_multiples():
 
 # ../nbs/30_optimizers.ipynb #56442efb
 def test_steps_for_tokens_counts_every_update():
-    assert [steps_for_tokens(n, 10) for n in (0, 1, 10, 11)] == [0, 1, 1, 2]
-    assert steps_for_tokens(300 * 10**9, 3_200_000) == 93_750
-    assert [steps_for_tokens(n, lambda seen: 10) for n in (0, 1, 10, 11)] == [0, 1, 1, 2]
-    assert steps_for_tokens(30, lambda seen: 1 + seen) == 5  # 1, 2, 4, 8, 16
+    assert [_steps_for_tokens(n, 10) for n in (0, 1, 10, 11)] == [0, 1, 1, 2]
+    assert _steps_for_tokens(300 * 10**9, 3_200_000) == 93_750
+    assert [_steps_for_tokens(n, lambda seen: 10) for n in (0, 1, 10, 11)] == [0, 1, 1, 2]
+    assert _steps_for_tokens(30, lambda seen: 1 + seen) == 5  # 1, 2, 4, 8, 16
     ramp = lambda seen: batch_size_ramp(seen, full=3_200_000, ramp=12 * 10**9)
     F, S, R = 3_200_000, 32_768, 12e9
     for tokens in (375 * 10**6, 12 * 10**9):  # the integral of 1 / batch
         smooth = R / (F - S) * math.log(1 + (F - S) * tokens / (R * S))
-        assert abs(steps_for_tokens(tokens, ramp) / smooth - 1) < 1e-3
+        assert abs(_steps_for_tokens(tokens, ramp) / smooth - 1) < 1e-3
     for wrong in ((-1, 10), (10, 0), (10, lambda seen: 0)):
         with pytest.raises(ValueError, match="-1|0"):
-            steps_for_tokens(*wrong)
+            _steps_for_tokens(*wrong)
 
 
 # ../nbs/30_optimizers.ipynb #3f121f21

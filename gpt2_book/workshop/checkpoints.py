@@ -26,9 +26,7 @@ from ..model import GPTConfig
 from .files import sha256, whole_folder
 
 # %% auto #0
-__all__ = ['SUMS', 'FILES', 'set_seed', 'random_state', 'set_random_state', 'Stateful', 'Run', 'resumable', 'named_tensors',
-           'training_tensors', 'set_training_tensors', 'check_sums', 'settings_of', 'differences', 'with_defaults',
-           'goes_on', 'check_settings', 'Checkpoints']
+__all__ = ['set_seed', 'Run', 'Checkpoints']
 
 # %% ../../nbs/83_checkpoints.ipynb #951cc820
 def set_seed(seed: int) -> None:
@@ -37,7 +35,7 @@ def set_seed(seed: int) -> None:
     np.random.seed(seed)
     torch.manual_seed(seed)
 
-
+# %% ../../nbs/83_checkpoints.ipynb #e6f228eb
 def random_state() -> tuple[dict[str, Tensor], dict]:
     """Return the state of every global random generator.
 
@@ -56,7 +54,7 @@ def random_state() -> tuple[dict[str, Tensor], dict]:
 
 
 def set_random_state(tensors: Mapping[str, Tensor], lists: Mapping) -> None:
-    """Go back to what :func:`random_state` returned."""
+    """Go back to what ``random_state`` returned."""
     torch.set_rng_state(tensors["random.cpu"])
     for i in range(torch.cuda.device_count()):
         if (state := tensors.get(f"random.cuda.{i}")) is not None:
@@ -76,7 +74,7 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: dict) -> None: ...
 
-
+# %% ../../nbs/83_checkpoints.ipynb #7c6107a3
 class Run(Protocol):
     """What can be saved: whatever has these, as :class:`gpt2_book.training.Trainer`."""
 
@@ -88,7 +86,7 @@ class Run(Protocol):
     precision: str  # the number format of the forward pass
     step: int  # updates done
 
-
+# %% ../../nbs/83_checkpoints.ipynb #9feef8af
 def resumable(loader: object) -> Stateful:
     """Return a loader that can say where it is.
 
@@ -117,7 +115,7 @@ def training_tensors(run: Run) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def set_training_tensors(run: Run, tensors: Mapping[str, Tensor]) -> None:
-    """Give a run the weights and the optimizer's state of :func:`training_tensors`.
+    """Give a run the weights and the optimizer's state of ``training_tensors``.
 
     Raises:
         ValueError: naming each tensor of the model that is missing or of another shape;

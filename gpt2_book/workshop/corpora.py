@@ -25,11 +25,10 @@ from ..data import paragraphs
 from .files import whole_file
 
 # %% auto #0
-__all__ = ['SHAKESPEARE_URL', 'SHAKESPEARE_SHA256', 'docstrings', 'doc_paragraphs', 'unique_paragraphs', 'python_docs',
-           'cache_folder', 'tiny_shakespeare', 'token_dtype', 'write_shards', 'TokenShards']
+__all__ = ['unique_paragraphs', 'python_docs', 'tiny_shakespeare', 'write_shards', 'TokenShards']
 
 # %% ../../nbs/82_corpora.ipynb #82e91b15
-def docstrings(source: str | bytes) -> list[str]:
+def _docstrings(source: str | bytes) -> list[str]:
     """Return the docstrings of a module, its classes and functions, without running it."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
@@ -44,7 +43,7 @@ def _sources(stdlib: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files if name.endswith(".py"))
 
 
-def doc_paragraphs(stdlib: str | Path | None = None) -> list[str]:
+def _doc_paragraphs(stdlib: str | Path | None = None) -> list[str]:
     """Read Python's documentation as paragraphs, repeated ones included. Imports no module.
 
     Args:
@@ -64,7 +63,7 @@ def doc_paragraphs(stdlib: str | Path | None = None) -> list[str]:
     modules = sorted(_sources(stdlib), key=lambda path: path.parts)  # one order everywhere
     for path in modules:
         if path != topics:
-            documents += docstrings(path.read_bytes())
+            documents += _docstrings(path.read_bytes())
     return [part for document in documents for part in paragraphs(document)]
 
 # %% ../../nbs/82_corpora.ipynb #94b3e5c8
@@ -78,7 +77,7 @@ def unique_paragraphs(parts: Iterable[str]) -> list[str]:
 
 def python_docs() -> str:
     """Return the running Python's reference and docstrings, each paragraph once."""
-    return "\n\n".join(unique_paragraphs(doc_paragraphs())) + "\n"
+    return "\n\n".join(unique_paragraphs(_doc_paragraphs())) + "\n"
 
 # %% ../../nbs/82_corpora.ipynb #c9224132
 _CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/master"
@@ -93,7 +92,7 @@ def cache_folder() -> Path:
     folder = os.environ.get("GPT2_BOOK_CACHE") or pooch.os_cache("gpt2_book")
     return Path(folder).expanduser()
 
-
+# %% ../../nbs/82_corpora.ipynb #e5382a04
 def tiny_shakespeare() -> str:
     """Return Tiny Shakespeare, downloaded once, kept in the cache and checked by SHA-256.
 

@@ -23,8 +23,7 @@ from .hub import ModelFiles, embedded_models
 from .runs import RunConfig, read_log
 
 # %% auto #0
-__all__ = ['PATHS', 'FINE_TUNING_RATE', 'typed', 'checked_settings', 'absolute', 'model_name', 'Recipe', 'read_recipe',
-           'write_recipe']
+__all__ = ['Recipe', 'read_recipe', 'write_recipe']
 
 # %% ../../nbs/88_recipes.ipynb #5c1d9e70
 def typed(name: str, value: object, kind: Any) -> Any:
