@@ -157,6 +157,8 @@ def _around(canvas: _Canvas, a: _Node, b: _Node, label: str, side: int) -> None:
     between = [n for n in canvas._nodes if n.y < bottom and n.y + n.h > top]
     x = side * (max(side * n.side(side)[0] for n in between) + 18)
     (xa, ya), (xb, yb) = a.side(side), b.side(side)
+    ya += math.copysign(0.3 * a.h, yb - ya)  # so that one way may end where another begins
+    xa -= 2.6 * side * (a.w == a.h)  # the edge of a circle
     canvas._line((xa, ya), (x, ya), (x, yb), (xb, yb), head=True)
     if label:
         canvas._text(x + side * 7, (ya + yb) / 2, label, "start" if side > 0 else "end")

@@ -5,25 +5,21 @@
 # %% ../nbs/01_tokenization.ipynb #85142a81
 from __future__ import annotations
 
-import base64
 import codecs
 import heapq
-import json
 import os
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import index
-from pathlib import Path
 from typing import Literal
 
 import regex
 import tiktoken
 
+from .workshop.files import read_rank_settings, read_ranks, write_ranks
+
 # %% auto #0
-__all__ = ['GPT2_PATTERN', 'GPT2_SPECIAL', 'merge_pair', 'replace_surrogates', 'count_chunks', 'PairIndex', 'train_ranks',
-           'merge_chunk', 'stream_text', 'check_ranks', 'BytePairEncoding', 'split_special', 'write_ranks',
-           'read_ranks', 'read_settings', 'gpt2_ranks', 'Tokenizer']
+__all__ = ['merge_pair', 'train_ranks', 'merge_chunk', 'stream_text', 'BytePairEncoding', 'Tokenizer']
 
 # %% ../nbs/01_tokenization.ipynb #bcfb55fb
 def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -42,7 +38,7 @@ def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 # %% ../nbs/01_tokenization.ipynb #1a94addf
-def replace_surrogates(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Join surrogate pairs in ``text`` and replace lone surrogates by U+FFFD, as tiktoken
     does.
     """
@@ -53,14 +49,14 @@ def replace_surrogates(text: str) -> str:
     return text
 
 # %% ../nbs/01_tokenization.ipynb #562a33c7
-def count_chunks(text: str, *, pattern: str = GPT2_PATTERN) -> Counter[bytes]:
+def _count_chunks(text: str, *, pattern: str = GPT2_PATTERN) -> Counter[bytes]:
     """Split ``text`` by ``pattern`` and count each distinct chunk, as UTF-8 bytes."""
     chunks = Counter(match.group()
-                     for match in regex.finditer(pattern, replace_surrogates(text)))
+                     for match in regex.finditer(pattern, _replace_surrogates(text)))
     return Counter({chunk.encode(): count for chunk, count in chunks.items()})
 
 # %% ../nbs/01_tokenization.ipynb #58267e42
-class PairIndex:
+class _PairIndex:
     """The pairs of all chunks: how often each occurs, in which chunks, and which one is the
     most frequent.
     """
@@ -122,7 +118,7 @@ def train_ranks(chunks: Mapping[bytes, int], n_ranks: int) -> dict[bytes, int]:
     if n_ranks < 256:
         raise ValueError(
             f"byte-level ranks begin with the 256 bytes; {n_ranks} are too few")
-    tokens, pairs = [bytes([byte]) for byte in range(256)], PairIndex(chunks)
+    tokens, pairs = [bytes([byte]) for byte in range(256)], _PairIndex(chunks)
     while len(tokens) < n_ranks:
         pair = pairs.most_frequent()
         if pair is None:
@@ -176,7 +172,7 @@ def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
         yield text
 
 # %% ../nbs/01_tokenization.ipynb #aa6dfd88
-def check_ranks(ranks: Mapping[bytes, int]) -> None:
+def _check_ranks(ranks: Mapping[bytes, int]) -> None:
     """Refuse ranks that are not 0, 1, 2 and so on, or that lack one of the 256 bytes.
 
     Raises:
@@ -202,7 +198,7 @@ class BytePairEncoding:
     """
 
     def __init__(self, ranks: Mapping[bytes, int], *, pattern: str = GPT2_PATTERN) -> None:
-        check_ranks(ranks)
+        _check_ranks(ranks)
         self.ranks, self.pattern = dict(ranks), pattern
         self._tokens = sorted(ranks, key=ranks.__getitem__)
         self._split = regex.compile(pattern)
@@ -218,7 +214,7 @@ class BytePairEncoding:
         U+FFFD.
         """
         ids: list[int] = []
-        for match in self._split.finditer(replace_surrogates(text)):
+        for match in self._split.finditer(_replace_surrogates(text)):
             ids += self._cache.get(match.group()) or self._encode_chunk(match.group())
         return ids
 
@@ -274,86 +270,8 @@ def split_special(text: str, special: Collection[str],
                              for name in sorted(names, key=len, reverse=True))
     return regex.split(f"({longest_first})", text) if names else [text]
 
-# %% ../nbs/01_tokenization.ipynb #9967bc8d
-def write_ranks(
-    path: str | os.PathLike[str],
-    ranks: Mapping[bytes, int],
-    *,
-    settings: Mapping[str, object] | None = None,
-) -> None:
-    """Write ``ranks`` in the text format of tiktoken.
-
-    A reader finds the old file or the new one, never a part.
-
-    Args:
-        settings: what a first line tells in JSON, which is not tiktoken's format any more.
-    """
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    lines = [] if settings is None else [json.dumps(settings).encode() + b"\n"]
-    for token in sorted(ranks, key=ranks.__getitem__):
-        lines.append(base64.b64encode(token) + b" %d\n" % ranks[token])
-    try:
-        temporary.write_bytes(b"".join(lines))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-# %% ../nbs/01_tokenization.ipynb #5fc4fd14
-def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
-    """Read a file with a token in base64 and its rank on each line, the text format of
-    tiktoken.
-
-    A first line in braces holds settings (see :func:`read_settings`) and no rank.
-
-    Raises:
-        ValueError: naming the file and the line, rank or byte that is wrong.
-    """
-    ranks: dict[bytes, int] = {}
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-        if number == 1 and line.startswith(b"{"):
-            continue
-        try:
-            encoded, rank = line.split()
-            token = base64.b64decode(encoded, validate=True)
-            if not token or token in ranks:
-                raise ValueError("empty or repeated")
-            ranks[token] = int(rank)
-        except ValueError as error:
-            raise ValueError(
-                f"{path}, line {number}: {line[:60]!r} is not a new token and "
-                f"its rank") from error
-    try:
-        check_ranks(ranks)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return ranks
-
-# %% ../nbs/01_tokenization.ipynb #5e7a1c02
-def read_settings(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], str]:
-    """Read the names of the special tokens, and the pattern, that go with a file of ranks.
-
-    A file that says nothing of them has GPT-2's.
-
-    Raises:
-        ValueError: naming the file, when it says what ``Tokenizer.save`` does not.
-    """
-    with open(path, "rb") as file:
-        line = file.readline()
-    if not line.startswith(b"{"):
-        return GPT2_SPECIAL, GPT2_PATTERN
-    try:
-        settings = json.loads(line)
-        names, pattern = settings["special_tokens"], settings["pattern"]
-        if isinstance(names, str) or not all(isinstance(s, str) for s in (*names, pattern)):
-            raise TypeError("names and a pattern are strings")
-    except (ValueError, KeyError, TypeError) as error:
-        found = f"{line[:60]!r} does not give special tokens and a pattern"
-        raise ValueError(f"{path}, line 1: {found}") from error
-    return tuple(names), pattern
-
 # %% ../nbs/01_tokenization.ipynb #3f5ba9cf
-def gpt2_ranks() -> dict[bytes, int]:
+def _gpt2_ranks() -> dict[bytes, int]:
     """GPT-2's 50,256 ranks, from tiktoken's cache (``TIKTOKEN_CACHE_DIR``) or, the first
     time, from the network.
 
@@ -411,7 +329,7 @@ class Tokenizer(BytePairEncoding):
         """Train a vocabulary of ``vocab_size`` tokens, the special ones included, on
         ``text``.
         """
-        ranks = train_ranks(count_chunks(text, pattern=pattern),
+        ranks = train_ranks(_count_chunks(text, pattern=pattern),
                             vocab_size - len(special_tokens))
         return cls._named(ranks, special_tokens, pattern)
 
@@ -426,14 +344,19 @@ class Tokenizer(BytePairEncoding):
             special_tokens: their names, for the ids after the ranks; by default the file's.
             pattern: by default the file's. A file that names neither has GPT-2's.
         """
-        names, cut = read_settings(path)
+        names, cut = read_rank_settings(path) or (GPT2_SPECIAL, GPT2_PATTERN)
         names = names if special_tokens is None else tuple(special_tokens)
-        return cls._named(read_ranks(path), names, cut if pattern is None else pattern)
+        ranks = read_ranks(path)
+        try:
+            _check_ranks(ranks)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return cls._named(ranks, names, cut if pattern is None else pattern)
 
     @classmethod
     def gpt2(cls) -> Tokenizer:
         """GPT-2's own tokenizer of 50,257 tokens, by way of tiktoken's cache."""
-        return cls._named(gpt2_ranks(), GPT2_SPECIAL)
+        return cls._named(_gpt2_ranks(), GPT2_SPECIAL)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer to a file, all or nothing, in tiktoken's text format.

@@ -5,13 +5,14 @@
 # %% ../../nbs/80_files.ipynb #34a0104b
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -161,3 +162,73 @@ def _commit(inside: Path, folder: Path) -> None:
     _finish(folder)  # an earlier save, if one was killed
     os.replace(inside, folder / SAVED)  # from here on, the new one counts
     _finish(folder)
+
+# %% ../../nbs/80_files.ipynb #8b529b4a
+def write_ranks(
+    path: str | os.PathLike[str],
+    ranks: Mapping[bytes, int],
+    *,
+    settings: Mapping[str, object] | None = None,
+) -> None:
+    """Write ``ranks`` in the text format of tiktoken.
+
+    A reader finds the old file or the new one, never a part.
+
+    Args:
+        settings: what a first line tells in JSON, which is not tiktoken's format any more.
+    """
+    lines = [] if settings is None else [json.dumps(settings).encode() + b"\n"]
+    for token in sorted(ranks, key=ranks.__getitem__):
+        lines.append(base64.b64encode(token) + b" %d\n" % ranks[token])
+    with whole_file(path) as new:
+        new.write_bytes(b"".join(lines))
+
+# %% ../../nbs/80_files.ipynb #ea7b5bf5
+def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
+    """Read a file with a token in base64 and its rank on each line, the text format of
+    tiktoken.
+
+    A first line in braces holds settings (see ``read_rank_settings``) and no rank.
+
+    Raises:
+        ValueError: naming the file and the line that is wrong.
+    """
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        if number == 1 and line.startswith(b"{"):
+            continue
+        try:
+            encoded, rank = line.split()
+            token = base64.b64decode(encoded, validate=True)
+            if not token or token in ranks:
+                raise ValueError("empty or repeated")
+            ranks[token] = int(rank)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {number}: {line[:60]!r} is not a new token and "
+                f"its rank") from error
+    return ranks
+
+# %% ../../nbs/80_files.ipynb #9a9a80fd
+def read_rank_settings(
+    path: str | os.PathLike[str],
+) -> tuple[tuple[str, ...], str] | None:
+    """Read the names of the special tokens, and the pattern, that go with a file of ranks;
+    None where it says nothing of them.
+
+    Raises:
+        ValueError: naming the file, when its first line is not what a tokenizer writes.
+    """
+    with open(path, "rb") as file:
+        line = file.readline()
+    if not line.startswith(b"{"):
+        return None
+    try:
+        settings = json.loads(line)
+        names, pattern = settings["special_tokens"], settings["pattern"]
+        if isinstance(names, str) or not all(isinstance(s, str) for s in (*names, pattern)):
+            raise TypeError("names and a pattern are strings")
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"{line[:60]!r} does not give special tokens and a pattern"
+        raise ValueError(f"{path}, line 1: {found}") from error
+    return tuple(names), pattern
