@@ -172,7 +172,7 @@ def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
         yield text
 
 # %% ../nbs/01_tokenization.ipynb #aa6dfd88
-def _check_ranks(ranks: Mapping[bytes, int]) -> None:
+def _check_ranks(ranks: Mapping[bytes, int], where: str = "") -> None:
     """Refuse ranks that are not 0, 1, 2 and so on, or that lack one of the 256 bytes.
 
     Raises:
@@ -181,11 +181,12 @@ def _check_ranks(ranks: Mapping[bytes, int]) -> None:
     present, n = set(ranks.values()), len(ranks)
     for rank in range(n):
         if rank not in present:
-            raise ValueError(
-                f"{n} tokens need the ranks 0 to {n - 1}, but rank {rank} is missing")
+            missing = f"but rank {rank} is missing"
+            raise ValueError(f"{where}{n} tokens need the ranks 0 to {n - 1}, {missing}")
     for byte in range(256):
         if bytes([byte]) not in ranks:
-            raise ValueError(f"the byte {byte} has no token; byte-level ranks hold all 256")
+            missing = f"the byte {byte} has no token"
+            raise ValueError(f"{where}{missing}; byte-level ranks hold all 256")
 
 # %% ../nbs/01_tokenization.ipynb #1a3a5dbc
 class BytePairEncoding:
@@ -347,10 +348,7 @@ class Tokenizer(BytePairEncoding):
         names, cut = read_rank_settings(path) or (GPT2_SPECIAL, GPT2_PATTERN)
         names = names if special_tokens is None else tuple(special_tokens)
         ranks = read_ranks(path)
-        try:
-            _check_ranks(ranks)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        _check_ranks(ranks, f"{path}: ")
         return cls._named(ranks, names, cut if pattern is None else pattern)
 
     @classmethod
