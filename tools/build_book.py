@@ -26,7 +26,7 @@ OUT = ROOT / "_build"
 HTML = OUT / "html"
 STAMP = OUT / "book.json"  # what the last good build was made from, and the files it made
 # pages that have another name now: a link to the old one is sent on
-MOVED = {"91_figures": "93_figures", "92_benchmarks": "94_benchmarks"}
+MOVED = {"91_figures": "93_figures", "92_benchmarks": "94_benchmarks", "43_gpt3": "44_gpt3", "44_tour": "45_tour"}
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -16,7 +16,8 @@ import torch
 from torch.testing import assert_close
 
 from gpt2_book import GPT, GPTConfig
-from gpt2_book.bert import BertClassifier, BertConfig, BertForPreTraining, PretrainingObjective, Special
+from gpt2_book.bert import BertConfig, BertForPreTraining
+from gpt2_book.bert_training import BertClassifier, PretrainingObjective, Special
 from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
 from gpt2_book.decoding import int8
