@@ -5,16 +5,12 @@
 # %% ../nbs/44_gpt3.ipynb #b73e12d0
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from .attention import causal_mask
@@ -22,14 +18,9 @@ from .kv_cache import Ends, KVCache, LayerCache
 from .model import GPT, GPTConfig
 from .model import forward_flops as dense_flops
 from .optim import batch_size_ramp, warmup_cosine
-from .workshop.files import all_or_nothing
-from .workshop.hub import ModelFiles
-from .workshop.tensors import weight_files, write_tensors
 
 # %% auto #0
-__all__ = ['SIZES', 'NEO_NEEDED', 'Size', 'GPT3Config', 'config', 'forward_flops', 'band_mask', 'attend_in_band', 'BandKernel',
-           'within', 'GPT3', 'fold_biases', 'to_gpt_neo', 'save_gpt_neo', 'neo_fields', 'from_gpt_neo', 'neo_tensor',
-           'BandedEnds', 'Ring', 'BandedCache', 'plan']
+__all__ = ['GPT3Config', 'config', 'GPT3']
 
 # %% ../nbs/44_gpt3.ipynb #00a47d48
 @dataclass(frozen=True)
@@ -106,7 +97,7 @@ def config(name: str, *, band: int | None = None, **changes) -> GPT3Config:
 # %% ../nbs/44_gpt3.ipynb #ba8c7051
 def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, int]:
     """Count the operations of a forward pass by part, as
-    :func:`gpt2_book.model.forward_flops` does, with the bands.
+    ``gpt2_book.model.forward_flops`` does, with the bands.
 
     A layer with a band compares each token with two bands of keys, since it works in
     blocks.
@@ -121,7 +112,7 @@ def band_mask(
     T: int, S: int | None = None, *, band: int, real: Tensor | None = None,
     device: torch.device | str | None = None
 ) -> Tensor:
-    """:func:`gpt2_book.attention.causal_mask` for queries that look back over ``band``
+    """``gpt2_book.attention.causal_mask`` for queries that look back over ``band``
     keys, their own included.
 
     Shapes:
@@ -176,7 +167,7 @@ def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int,
 
 # %% ../nbs/44_gpt3.ipynb #a7412ac4
 class BandKernel:
-    """A kernel for :class:`gpt2_book.attention.CausalSelfAttention` that looks back over
+    """A kernel for ``gpt2_book.attention.CausalSelfAttention`` that looks back over
     ``band`` keys, or obeys a mask."""
 
     def __init__(self, band: int):
@@ -193,13 +184,13 @@ class BandKernel:
                                               dropout_p=dropout_p)
 
 
-def within(allowed: Tensor | None, T: int, band: int,
-           cache: KVCache | None = None) -> Tensor | None:
+def _cut_to_band(allowed: Tensor | None, T: int, band: int,
+                 cache: KVCache | None = None) -> Tensor | None:
     """Return the mask for T new tokens in a layer with a band, from that of a layer that
     sees all.
 
     Args:
-        allowed: as from :func:`gpt2_book.kv_cache.places`, called before.
+        allowed: as from ``gpt2_book.kv_cache.places``, called before.
 
     Shapes:
         allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or
@@ -209,13 +200,13 @@ def within(allowed: Tensor | None, T: int, band: int,
         ValueError: when the cache was made for a band of another width.
     """
     start = 0 if cache is None else cache.length - T
-    width = getattr(cache, "band", None)
+    width = cache.band if isinstance(cache, BandedCache) else None
     if cache is not None and width != min(band, cache.size):
         raise ValueError(f"the cache is made for a band of {width}, the model has {band}")
-    if cache is not None and T == 1:
-        held: Tensor = vars(cache.ends)["held"]
-        return None if allowed is None else allowed[..., held.clamp(min=0)] & (
-            held >= 0)  # (..., 1, held)
+    if isinstance(cache, BandedCache) and T == 1:
+        held = cache.ends.held  # the token in each place, below 0 where there is none
+        known = held.clamp(min=0)
+        return None if allowed is None else allowed[..., known] & (held >= 0)
     if allowed is None and start == 0:
         return None
     first = max(0, start - band + 1)
@@ -245,7 +236,7 @@ class GPT3(GPT):
             cache: KVCache | None) -> Tensor:
         parts, band = self.transformer, self.config.band
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        near = allowed if band is None else within(allowed, idx.size(1), band, cache)
+        near = allowed if band is None else _cut_to_band(allowed, idx.size(1), band, cache)
         for i, block in enumerate(parts.h):
             x = block(x, attn_mask=near if i % 2 else allowed,
                       cache=None if cache is None else cache[i])
@@ -261,164 +252,6 @@ class GPT3(GPT):
                                "device": wpe.device}
         return BandedCache(c.bands, c.n_head, c.n_embd // c.n_head, size or c.block_size,
                            **how)
-
-# %% ../nbs/44_gpt3.ipynb #626efa6b
-def fold_biases(state: dict[str, Tensor], block: str, n_head: int) -> dict[str, Tensor]:
-    """Return the attention of a block, and the norm before it, as GPT-Neo has them: without
-    scale and biases.
-
-    Args:
-        block: the prefix of the block's names in ``state``, such as ``transformer.h.0.``.
-
-    Raises:
-        ValueError: when the queries have a bias and their matrix has no inverse.
-    """
-    dtype = state[f"{block}ln_1.bias"].dtype
-    state = {name: tensor.cpu().double() for name, tensor in state.items()
-             if name.startswith(block)}
-    W, b = (state[f"{block}attn.c_attn.{kind}"].chunk(3) for kind in ("weight", "bias"))
-    out, C = state[f"{block}attn.c_proj.weight"], len(b[0])
-    delta = torch.zeros_like(b[0])
-    if b[0].any():
-        delta, failed = torch.linalg.solve_ex(W[0], b[0])
-        if failed or not torch.allclose(W[0] @ delta, b[0], rtol=0,
-                                        atol=1e-6 * b[0].abs().max().item()):
-            raise ValueError(
-                f"{block}attn: the bias of the queries cannot be moved, their matrix has "
-                f"no inverse")
-    scale = (C // n_head) ** -0.5
-    new = {f"{p}_proj.weight": w for p, w in zip("qkv", (W[0] * scale, W[1], W[2]))}
-    new |= {"out_proj.weight": out}
-    new["out_proj.bias"] = state[f"{block}attn.c_proj.bias"] + out @ (b[2] - W[2] @ delta)
-    found = {f"{block}attn.attention.{name}": tensor for name, tensor in new.items()}
-    found[f"{block}ln_1.bias"] = state[f"{block}ln_1.bias"] + delta
-    return {name: tensor.to(dtype).contiguous() for name, tensor in found.items()}
-
-# %% ../nbs/44_gpt3.ipynb #ce347b4d
-def to_gpt_neo(model: GPT3) -> tuple[dict, dict[str, Tensor]]:
-    """Return the content of GPT-Neo's ``config.json`` and the weights under its names.
-
-    Raises:
-        ValueError: when the model has no biases, or :func:`fold_biases` cannot move them.
-    """
-    c, state = model.config, dict(model.state_dict())
-    if not c.bias:
-        raise ValueError(
-            "bias=False cannot be written: GPT-Neo has biases in its norms and its "
-            "feed-forward networks")
-    for i in range(c.n_layer):
-        folded = fold_biases(state, f"transformer.h.{i}.", c.n_head)
-        state = {name: tensor for name, tensor in state.items()
-                 if f".h.{i}.attn." not in name} | folded
-    if c.tie_weights:
-        del state["lm_head.weight"]
-    ends = 50256 if c.vocab_size > 50256 else None
-    return {
-        "architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo",
-        "vocab_size": c.vocab_size,
-        "max_position_embeddings": c.block_size, "hidden_size": c.n_embd,
-        "num_layers": c.n_layer,
-        "num_heads": c.n_head, "intermediate_size": None, "activation_function": "gelu_new",
-        "attention_types": [[["global" if band is None else "local"], 1]
-                            for band in c.bands],
-        "window_size": c.band or c.block_size, "layer_norm_epsilon": c.layer_norm_epsilon,
-        "tie_word_embeddings": c.tie_weights, "bos_token_id": ends, "eos_token_id": ends,
-        **dict.fromkeys(("attention_dropout", "embed_dropout", "resid_dropout"), c.dropout),
-    }, state  # fmt: skip
-
-
-def save_gpt_neo(model: GPT3, folder: str | os.PathLike) -> None:
-    """Write what Hugging Face's ``GPTNeoForCausalLM`` loads: ``config.json`` and
-    ``model.safetensors``.
-    """
-    hub, state = to_gpt_neo(model)
-    with all_or_nothing(Path(folder)) as inside:
-        (inside / "config.json").write_text(json.dumps(hub, indent=2) + "\n",
-                                            encoding="utf8")
-        tensors = {name: tensor.detach().cpu().contiguous()
-                   for name, tensor in state.items()}
-        write_tensors(inside / "model.safetensors", tensors)
-
-# %% ../nbs/44_gpt3.ipynb #19b5f50b
-NEO_NEEDED = ("attention_types", "num_layers", "hidden_size", "num_heads",
-              "max_position_embeddings", "vocab_size")
-
-
-def neo_fields(hub: dict) -> dict:
-    """Translate GPT-Neo's ``config.json`` into the fields of :class:`GPT3Config`.
-
-    Raises:
-        ValueError: when the configuration asks for what is not implemented.
-    """
-    if (kind := hub.get("model_type")) != "gpt_neo":
-        raise ValueError(f"config.json has model_type = {kind!r}, not 'gpt_neo'")
-    if missing := [field for field in NEO_NEEDED if field not in hub]:
-        raise ValueError(f"config.json lacks {', '.join(missing)}")
-    kinds = [kind for pattern, times in hub["attention_types"] for kind in pattern * times]
-    in_turn = ["local" if i % 2 else "global" for i in range(hub["num_layers"])]
-    gelus = ("gelu_new", "gelu_pytorch_tanh")
-    checks = {
-        "activation_function": hub.get("activation_function", "gelu_new") in gelus,
-        "intermediate_size": hub.get("intermediate_size") in (None, 4 * hub["hidden_size"]),
-        "attention_types": kinds in (in_turn, ["global"] * hub["num_layers"]),
-    }
-    wrong = [f"{name} = {hub.get(name)!r}" for name, right in checks.items() if not right]
-    if wrong:
-        raise ValueError(
-            f"config.json asks for what this model does not implement: {'; '.join(wrong)}")
-    return {
-        "block_size": hub["max_position_embeddings"], "vocab_size": hub["vocab_size"],
-        "n_layer": hub["num_layers"], "n_head": hub["num_heads"],
-        "n_embd": hub["hidden_size"],
-        "layer_norm_epsilon": hub.get("layer_norm_epsilon", 1e-5),
-        "dropout": hub.get("resid_dropout", 0.0),
-        "tie_weights": hub.get("tie_word_embeddings", True),
-        "band": hub.get("window_size", 256) if "local" in kinds else None,
-    }  # fmt: skip
-
-# %% ../nbs/44_gpt3.ipynb #539015af
-def from_gpt_neo(name: str | os.PathLike, *, revision: str | None = None,
-                 dtype: torch.dtype = torch.float32) -> GPT3:
-    """Load a GPT-Neo from a folder or the hub, in eval mode.
-
-    Raises:
-        FileNotFoundError: when there is no such model.
-        ValueError: when it is a model of another family, has layers that do not alternate,
-            or a tensor is missing or of a wrong shape.
-    """
-    files = ModelFiles(name, revision=revision)
-    path = files.first("config.json")
-    try:
-        hub = dict(json.loads(path.read_text(encoding="utf8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    c = GPT3Config(**neo_fields(hub))
-    theirs = {key: tensor for file in weight_files(files)
-              for key, tensor in load_file(file).items()}
-    model = GPT3(c).to(dtype)
-    try:
-        model.load_state_dict({ours: neo_tensor(ours, theirs, c)
-                               for ours in model.state_dict()})
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(
-            f"the weights of {name} do not fit its configuration: {error}") from error
-    return model.eval()
-
-# %% ../nbs/44_gpt3.ipynb #be41430c
-def neo_tensor(ours: str, theirs: dict[str, Tensor], config: GPT3Config) -> Tensor:
-    """Return the tensor that goes by ``ours`` in our state dict, made of those of a
-    GPT-Neo.
-    """
-    if ".attn." not in ours:
-        tied = ours == "lm_head.weight" and config.tie_weights
-        return theirs["transformer.wte.weight" if tied else ours]
-    neo = ours.replace(".attn.", ".attn.attention.")
-    if ".c_proj." in ours:
-        return theirs[neo.replace("c_proj", "out_proj")]
-    if ours.endswith("bias"):
-        return torch.zeros(3 * config.n_embd)
-    q, k, v = (theirs[neo.replace("c_attn", f"{part}_proj")] for part in "qkv")
-    return torch.cat([q * (config.n_embd // config.n_head) ** 0.5, k, v])  # (3C, C)
 
 # %% ../nbs/44_gpt3.ipynb #f6befe5f
 class BandedEnds(Ends):
@@ -460,8 +293,8 @@ class Ring(LayerCache):
 
 # %% ../nbs/44_gpt3.ipynb #33d59e66
 class BandedCache(KVCache):
-    """A :class:`gpt2_book.kv_cache.KVCache` whose banded layers keep their band and nothing
-    else, see :class:`Ring`.
+    """A ``gpt2_book.kv_cache.KVCache`` whose banded layers keep their band and nothing
+    else, see ``Ring``.
 
     Args:
         bands: for each layer how many tokens it looks back over, None for all, as in

@@ -136,7 +136,7 @@ def beyond_hub(fields: Mapping) -> list[str]:
     if (band := fields.get("band")) is not None:
         found.append(
             f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens "
-                     "(gpt2_book.gpt3.save_gpt_neo writes GPT-Neo's format)")
+                     "(gpt2_book.workshop.gpt_neo.save_gpt_neo writes GPT-Neo's format)")
     return found
 
 
