@@ -280,9 +280,8 @@ class BertClassifier(SavedBert):
         """Return the logits, (B, T) to (B, K)."""
         if segments is None and self.special is not None:
             segments = self.special.segments(idx)
-        return self.classifier(
-            self.dropout(self.bert(idx, attention_mask=attention_mask,
-                                   segments=segments)[1]))
+        pooled = self.bert(idx, attention_mask=attention_mask, segments=segments)[1]
+        return self.classifier(self.dropout(pooled))
 
     def forward(
         self, idx: Tensor, labels: Tensor | None = None, *,
@@ -324,11 +323,10 @@ class BertMultipleChoice(BertClassifier):
                segments: Tensor | None) -> Tensor:
         if idx.ndim != 3:
             raise ValueError(f"choices are (B, K, T), not {(*idx.shape,)}")
-        attention_mask, segments = (None if x is None else x.flatten(0, 1)
-                          for x in (attention_mask, segments))  # (B, K, T) -> (B K, T)
+        flat = [None if x is None else x.flatten(0, 1) for x in (attention_mask, segments)]
         self.n_classes = idx.size(1)
-        return super().scores(idx.flatten(0, 1), attention_mask,
-                              segments).view(idx.shape[:2])  # (B K, 1) -> (B, K)
+        scores = super().scores(idx.flatten(0, 1), *flat)  # (B K, 1)
+        return scores.view(idx.shape[:2])  # (B K, 1) -> (B, K)
 
 # %% ../nbs/43_bert_training.ipynb #b24fa2fa
 class ChoiceLoader(ExampleLoader):
@@ -349,7 +347,5 @@ class ChoiceLoader(ExampleLoader):
     def next_batch(self) -> tuple[Tensor, Tensor]:
         numbers, labels = super().next_batch()  # (B, 1), (B,)
         rows = [row for (i,) in numbers.tolist() for row in self.choices[i]]
-        return pad_rows(rows).unflatten(0,
-                                        (len(labels),
-                                         -1)).to(
-                                             self.device), labels  # (B K, T) -> (B, K, T)
+        idx = pad_rows(rows).unflatten(0, (len(labels), -1))  # (B K, T) -> (B, K, T)
+        return idx.to(self.device), labels

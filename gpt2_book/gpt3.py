@@ -200,13 +200,15 @@ def _cut_to_band(allowed: Tensor | None, T: int, band: int,
         ValueError: when the cache was made for a band of another width.
     """
     start = 0 if cache is None else cache.length - T
-    width = cache.band if isinstance(cache, BandedCache) else None
-    if cache is not None and width != min(band, cache.size):
-        raise ValueError(f"the cache is made for a band of {width}, the model has {band}")
-    if isinstance(cache, BandedCache) and T == 1:
-        held = cache.ends.held  # the token in each place, below 0 where there is none
-        known = held.clamp(min=0)
-        return None if allowed is None else allowed[..., known] & (held >= 0)
+    if cache is not None:
+        if not isinstance(cache, BandedCache) or cache.band != min(band, cache.size):
+            width = getattr(cache, "band", None)
+            raise ValueError(
+                f"the cache is made for a band of {width}, the model has {band}")
+        if T == 1:
+            held = cache.ends.held  # the token in each place, below 0 where there is none
+            known = held.clamp(min=0)
+            return None if allowed is None else allowed[..., known] & (held >= 0)
     if allowed is None and start == 0:
         return None
     first = max(0, start - band + 1)
