@@ -4,7 +4,7 @@
 from gpt2_book.workshop.stories import tell_story
 
 
-# ../nbs/78_stories.ipynb #8ece4f39
+# ../nbs/78_stories.ipynb #51bc70d3
 def test_a_story_is_the_same_everywhere_and_each_split_has_its_own():
     first = tell_story(0)
     assert first == tell_story(0) and first.text.endswith(".\n") and first.text.count("\n") == 1
@@ -13,7 +13,7 @@ def test_a_story_is_the_same_everywhere_and_each_split_has_its_own():
     assert len(set(told)) == 200
 
 
-# ../nbs/78_stories.ipynb #29887a58
+# ../nbs/78_stories.ipynb #32505b41
 def test_what_the_end_says_is_what_the_world_is():
     for i in range(50):
         story = tell_story(i, split="test")
@@ -28,7 +28,7 @@ def test_what_the_end_says_is_what_the_world_is():
         assert ("still thought" in ending) == (world.thinks.get((who, thing)) not in (None, world.where[thing]))
 
 
-# ../nbs/78_stories.ipynb #a1b0ad2b
+# ../nbs/78_stories.ipynb #9ec6a136
 def test_what_lies_open_is_known_to_all_who_are_there():
     for i in range(30):
         for _, _, world in tell_story(i, split="test").parts:

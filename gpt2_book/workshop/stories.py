@@ -136,7 +136,7 @@ def _begin(v: Voice) -> None:
     for a in w.temper:
         w.at[a] = v.one(list(w.spots), f" {a} was in the ", ".")
 
-
+# %% ../../nbs/78_stories.ipynb #ef4f2075
 def _introduce_things(v: Voice) -> None:
     """Say which things there are and where, who knows it, and who wants which of them."""
     w, words = v.world, _words()
@@ -160,7 +160,7 @@ def _introduce_things(v: Voice) -> None:
     v.one(words["wishes"], f" {a} ", f" the {x}.")
     w.last = a
 
-# %% ../../nbs/78_stories.ipynb #13fbcc0f
+# %% ../../nbs/78_stories.ipynb #c4bbe8ca
 def _go(v: Voice, a: str, place: str) -> None:
     w = v.world
     v.act(a, _words()["ways"], f" to the {place}")
@@ -170,12 +170,7 @@ def _go(v: Voice, a: str, place: str) -> None:
     seen += [f"{b} with the {x}" for x, b in held.items()]
     seen += [f"{w.looks[x]} {where[1]}" for x, where in w.where.items()
              if not isinstance(where, str) and w.in_sight(where, place)]
-    v.say(f" and saw {_listing(seen)}." if seen else ".")
-
-
-def _listing(words: Sequence[str]) -> str:
-    *some, last = words
-    return f"{', '.join(some)} and {last}" if some else last
+    v.say(f" and saw {' and '.join(seen)}." if seen else ".")
 
 
 def _take(v: Voice, a: str, thing: str) -> None:
@@ -192,7 +187,7 @@ def _put(v: Voice, a: str, thing: str, spot: str) -> None:
         w.thinks[b, thing] = w.where[thing] = (here, spot)
         w.searched.discard((b, here, spot))
 
-
+# %% ../../nbs/78_stories.ipynb #a0d9cee8
 def _give(v: Voice, a: str, thing: str, b: str) -> None:
     v.act(a, _words()["gives"], f" {b} the {thing}. ")
     v.world.where[thing] = b
@@ -233,7 +228,7 @@ def _search(v: Voice, a: str, thing: str, spot: str) -> None:
 def _idle(v: Voice, a: str) -> None:
     v.act(a, _words()["idle"])
 
-# %% ../../nbs/78_stories.ipynb #5f88ad09
+# %% ../../nbs/78_stories.ipynb #fbce905e
 _GIVES = {"kind": 0.9, "plain": 0.6, "sly": 0.3, "mean": 0.1}  # how likely, by temper
 
 
@@ -271,24 +266,24 @@ def _say_place(where: _Where, speaker: str) -> str:
     held = "I have it" if where == speaker else f"{where} has it"
     return held if isinstance(where, str) else f"It is {where[1]} in the {where[0]}"
 
-
+# %% ../../nbs/78_stories.ipynb #67dd7967
 def _ask_what(v: Voice, a: str, b: str) -> None:
     w = v.world
     has = [w.looks[x] for x in w.where if w.where[x] == b]
     v.ask(a, "curious", "", b)
-    v.say(f'{_listing(has or ["nothing"]).capitalize()}," said {b}.')
+    v.say(f'{" and ".join(has or ["nothing"]).capitalize()}," said {b}.')
     w.last = b
 
 
 def _tell(v: Voice, a: str, thing: str, b: str) -> None:
     w = v.world
-    idea = w.thinks[b, thing] = w.thinks[a, thing]
+    idea = w.thinks[b, thing] = w.thinks[a, thing] or ""
     hint = v.pick(_words()["hints"]).format(thing=thing, b=b)
     v.say(f'"{hint}," said {a}. "{_say_place(idea, a)}." ')
     w.last = ""
     v.act(b, _words()["listens"])
 
-# %% ../../nbs/78_stories.ipynb #e3ebe37b
+# %% ../../nbs/78_stories.ipynb #6bdf2d72
 def _deeds(w: World, a: str) -> Iterator[tuple]:
     """Yield what ``a`` may do without a word: how likely, the deed, and with what."""
     here, wish = w.at[a], w.wish[1] if w.wish[0] == a != w.where[w.wish[1]] else ""
@@ -330,7 +325,7 @@ def _talks(w: World, a: str) -> Iterator[tuple]:
         elif who == b and known not in (None, a, b, w.thinks.get((b, x))):
             yield 3 * _GIVES[w.temper[a]], _tell, x, b
 
-# %% ../../nbs/78_stories.ipynb #a53f4f26
+# %% ../../nbs/78_stories.ipynb #e083f215
 def _end(v: Voice) -> None:
     w, first = v.world, "In the end "
     for thing, where in w.where.items():
@@ -374,7 +369,7 @@ def tell_part(v: Voice, n: int) -> bool:
     w.look_around()
     return False
 
-# %% ../../nbs/78_stories.ipynb #1e8b7daa
+# %% ../../nbs/78_stories.ipynb #54fafaf4
 @dataclass(frozen=True)
 class Story:
     """A story, what its choices cost, and what was true when.
