@@ -5,16 +5,15 @@
 # %% ../nbs/20_gpt2.ipynb #a09880f1
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import pretrained, sampling
+from . import sampling
 from .block import Block
 from .decoding import FastLogits, FastNextLogits
 from .embedding import tie_weights
@@ -22,13 +21,13 @@ from .initialization import init_gpt2_
 from .kv_cache import KVCache, NextLogits, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
+from .pretrained import Saved
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 # %% auto #0
-__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'Saved', 'Located', 'GPT', 'parameter_counts', 'forward_flops',
-           'training_bytes']
+__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
 
 # %% ../nbs/20_gpt2.ipynb #ec3518b4
 @dataclass(frozen=True)
@@ -173,99 +172,8 @@ class Generates:
         how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
         return sampling.beam_search(read, idx, max_new_tokens, **how)
 
-# %% ../nbs/20_gpt2.ipynb #51a1aa6a
-class Saved(nn.Module):
-    """Loading and saving for a model that is built from a :class:`GPTConfig`."""
-
-    config_class: ClassVar[type[GPTConfig]] = GPTConfig
-    config: GPTConfig
-    transformer: Any  # its parts go by their names
-    lm_head: nn.Linear
-
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
-                        dtype: torch.dtype = torch.float32,
-                        device: torch.device | str = "cpu",
-                        mapped: bool = True):  # fmt: skip
-        """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in
-        eval mode.
-
-        Args:
-            revision: a branch, tag or commit of the hub repository.
-            dtype: the type of the weights, which are converted one by one as they are read.
-            mapped: leave the weights in their file where type and device allow it. Nothing
-                is copied, and the file may be replaced or deleted while the model lives,
-                but not be written to in place.
-
-        Raises:
-            FileNotFoundError: when there is no such model, or a file of it is missing.
-            ValueError: when a file is damaged, the configuration asks for something that is
-                not implemented, or a tensor is missing, left over or of a wrong shape.
-        """
-        checkpoint = pretrained.open_checkpoint(name, revision=revision)
-        if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
-            raise ValueError(
-                f"{name} is no {cls.__name__}: its config.json has "
-                f"{', '.join(sorted(other))}")
-        how: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
-        model = checkpoint.load(lambda: cls(cls.config_class(**checkpoint.fields)), **how)
-        if model.config.tie_weights:
-            tie_weights(model.transformer.wte, model.lm_head)
-        return model
-
-    def save_pretrained(self, folder: str | os.PathLike, *,
-                        tokenizer: pretrained.Tokenizer | None = None,
-                        max_shard_size: int | str = "5GB", own_format: bool = True) -> None:
-        """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
-
-        Files of more than ``max_shard_size`` are split.
-
-        Args:
-            own_format: what Hugging Face's GPT-2 cannot express, a model without biases,
-                say, is written so that only :meth:`from_pretrained` loads it, and a warning
-                says so. Otherwise it is refused.
-
-        Raises:
-            ValueError: when the model cannot be written so.
-            OSError: when the disk is full, for instance; what stood in the folder is left
-                as it was.
-        """
-        how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size,
-                               "own_format": own_format}
-        pretrained.save_checkpoint(folder, self._fields(), self.state_dict(), **how)
-
-    def push_to_hub(self, repo_id: str, *, tokenizer: pretrained.Tokenizer | None = None,
-                    **how) -> str:
-        """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the
-        commit's address.
-
-        Args:
-            how: ``private``, ``revision``, ``token``, ``commit_message`` and
-                ``max_shard_size``, as for :func:`gpt2_book.pretrained.push_checkpoint`.
-        """
-        how["tokenizer"] = tokenizer
-        return pretrained.push_checkpoint(repo_id, self._fields(), self.state_dict(), **how)
-
-    def _fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self.config).items()
-                if value is not None}
-
-# %% ../nbs/20_gpt2.ipynb #e2ec3268
-class Located(nn.Module):
-    """A module that says where its weights are and of what type."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the weights, and so of the logits."""
-        return next(self.parameters()).dtype
-
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
-class GPT(Generates, Saved, Located):
+class GPT(Generates, Saved):
     """GPT-2: maps tokens to the logits of each next token.
 
     Args:
@@ -286,6 +194,8 @@ class GPT(Generates, Saved, Located):
 
     Source: Radford et al. (2019), section 2.3.
     """
+
+    config_class = GPTConfig
 
     def __init__(self, config: GPTConfig):
         super().__init__()

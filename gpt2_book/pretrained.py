@@ -7,40 +7,38 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .embedding import tie_weights
 from .tokenizer import GPT2_SPECIAL, Tokenizer
 from .workshop.files import OWN_TYPE
-from .workshop.hub import ModelFiles
+from .workshop.hub import ModelFiles, upload
 from gpt2_book.workshop.tensors import (
     Checkpoint, Stored, read_header, save_model, weight_files
 )
 from .workshop.tokenizer_files import tokenizer_files
 
 # %% auto #0
-__all__ = ['CONV1D_WEIGHT', 'MASK_BUFFER', 'HEAD', 'TOKENS', 'HUB_FIELDS', 'HUB_DROPOUTS', 'HUB_DEFAULTS', 'HUB_SUPPORTED',
-           'PARAMETER', 'our_name', 'turn', 'from_own_config', 'from_hub_config', 'beyond_hub', 'to_hub_config',
-           'settle_head', 'open_checkpoint', 'save_checkpoint', 'push_checkpoint']
+__all__ = ['our_name', 'turn', 'from_hub_config', 'to_hub_config']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
-CONV1D_WEIGHT = re.compile(
+_CONV1D = re.compile(
     r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
-MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")
-HEAD, TOKENS = "lm_head.weight", "transformer.wte.weight"
+_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")
 
 
 def our_name(key: str) -> str | None:
     """Return the name in :class:`gpt2_book.model.GPT` of a tensor of a Hugging Face
     checkpoint, None for a mask.
     """
-    if MASK_BUFFER.search(key):
+    if _MASK.search(key):
         return None
     return key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
 
@@ -52,23 +50,27 @@ def turn(name: str, tensor: Tensor) -> Tensor:
     Shapes:
         (in, out) to (out, in) and back, for the weights of a Conv1D
     """
-    return tensor.t() if CONV1D_WEIGHT.search(name) else tensor
+    return tensor.t() if _CONV1D.search(name) else tensor
+
+# %% ../nbs/21_pretrained.ipynb #4f0c2a91
+# the two names of a tied head's matrix
+HEAD, TOKENS = "lm_head.weight", "transformer.wte.weight"
 
 # %% ../nbs/21_pretrained.ipynb #9fcf9e5b
-HUB_FIELDS = {
+_HUB_FIELDS = {
     "n_positions": "block_size", "vocab_size": "vocab_size", "n_layer": "n_layer",
     "n_head": "n_head",
     "n_embd": "n_embd", "layer_norm_epsilon": "layer_norm_epsilon",
     "tie_word_embeddings": "tie_weights",
 }  # fmt: skip
-HUB_DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
-HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
+_HUB_DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
+_HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
     "n_positions": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768,
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True, "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
 }  # fmt: skip
 # the values of the other fields that change the computation and that we compute
-HUB_SUPPORTED = {
+_HUB_SUPPORTED = {
     "model_type": ("gpt2",), "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,), "reorder_and_upcast_attn": (False,),
@@ -77,7 +79,7 @@ HUB_SUPPORTED = {
 }  # fmt: skip
 
 # %% ../nbs/21_pretrained.ipynb #20e584ce
-def from_own_config(own: Mapping) -> dict:
+def _from_own_config(own: Mapping) -> dict:
     """Return the fields of ``GPTConfig`` from a ``config.json`` of ``OWN_TYPE``, where they
     go by our names.
 
@@ -86,7 +88,7 @@ def from_own_config(own: Mapping) -> dict:
     """
     fields = {field: value for field, value in own.items()
               if field not in ("model_type", "architectures")}
-    needed = {*HUB_FIELDS.values(), "dropout"}
+    needed = {*_HUB_FIELDS.values(), "dropout"}
     if missing := sorted(needed - fields.keys()):
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     if unknown := sorted(fields.keys() - needed - {"bias", "band"}):
@@ -105,16 +107,16 @@ def from_hub_config(hub: Mapping) -> dict:
             is not implemented.
     """
     if hub.get("model_type") == OWN_TYPE:
-        return from_own_config(hub)
-    full = HUB_DEFAULTS | {field: hub[field] for field in HUB_DEFAULTS if field in hub}
+        return _from_own_config(hub)
+    full = _HUB_DEFAULTS | {field: hub[field] for field in _HUB_DEFAULTS if field in hub}
     wrong = [
         f"{field} = {hub[field]!r}, not {' or '.join(map(repr, supported))}"
-        for field, supported in HUB_SUPPORTED.items()
+        for field, supported in _HUB_SUPPORTED.items()
         if field in hub and hub[field] not in supported
     ]
     if not wrong and hub.get("n_inner") not in (None, 4 * full["n_embd"]):
         wrong.append(f"n_inner = {hub['n_inner']}, not 4 * n_embd = {4 * full['n_embd']}")
-    rates = {field: full[field] for field in HUB_DROPOUTS}
+    rates = {field: full[field] for field in _HUB_DROPOUTS}
     if len(set(rates.values())) > 1:
         wrong.append(
             f"dropout rates that differ, "
@@ -123,10 +125,10 @@ def from_hub_config(hub: Mapping) -> dict:
         raise ValueError(
             f"config.json asks for what this GPT-2 does not implement: {'; '.join(wrong)}")
     return {ours: full[theirs]
-            for theirs, ours in HUB_FIELDS.items()} | {"dropout": rates["embd_pdrop"]}
+            for theirs, ours in _HUB_FIELDS.items()} | {"dropout": rates["embd_pdrop"]}
 
 # %% ../nbs/21_pretrained.ipynb #4d2afd66
-def beyond_hub(fields: Mapping) -> list[str]:
+def _beyond_hub(fields: Mapping) -> list[str]:
     """Say, for each field of a ``GPTConfig`` that Hugging Face's GPT-2 cannot follow, what
     it is and why.
     """
@@ -151,22 +153,22 @@ def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     Raises:
         ValueError: naming what Hugging Face's GPT-2 cannot express.
     """
-    if beyond := beyond_hub(fields):
+    if beyond := _beyond_hub(fields):
         raise ValueError(
             f"Hugging Face's format for GPT-2 cannot express the model: "
             f"{'; '.join(beyond)}")
     if end_of_text is None and fields["vocab_size"] > 50256:
         end_of_text = 50256
-    hub: dict[str, Any] = {field: known[0] for field, known in HUB_SUPPORTED.items()
+    hub: dict[str, Any] = {field: known[0] for field, known in _HUB_SUPPORTED.items()
                            if known[0] is not None}
-    hub |= {theirs: fields[ours] for theirs, ours in HUB_FIELDS.items()}
+    hub |= {theirs: fields[ours] for theirs, ours in _HUB_FIELDS.items()}
     # left out, they would mean 50256
     hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
     return {"architectures": ["GPT2LMHeadModel"], **hub,
-            **dict.fromkeys(HUB_DROPOUTS, fields["dropout"])}
+            **dict.fromkeys(_HUB_DROPOUTS, fields["dropout"])}
 
 # %% ../nbs/21_pretrained.ipynb #bfe76c94
-def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
+def _settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
     """Decide whether the head is tied, and give a tied one a tensor under both names, in
     place.
     """
@@ -187,7 +189,7 @@ def settle_head(stored: dict[str, Stored], *, tied: bool) -> bool:
     return True
 
 # %% ../nbs/21_pretrained.ipynb #089710e5
-def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> Checkpoint:
+def _open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> Checkpoint:
     """Find a GPT-2 in Hugging Face's format and read its configuration and the shapes of
     its weights.
 
@@ -208,20 +210,108 @@ def open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> 
                 f"{tensor.key} in {tensor.file} and {other.key} in {other.file} are the "
                 f"same tensor")
         if ours is not None:
-            stored[ours] = replace(tensor, turned=CONV1D_WEIGHT.search(ours) is not None)
+            stored[ours] = replace(tensor, turned=_CONV1D.search(ours) is not None)
     return Checkpoint(fields
-                      | {"tie_weights": settle_head(stored, tied=fields["tie_weights"])},
+                      | {"tie_weights": _settle_head(stored, tied=fields["tie_weights"])},
                       stored)
 
+# %% ../nbs/21_pretrained.ipynb #51a1aa6a
+class Saved(nn.Module):
+    """Loading and saving for a model that is built from a ``config``."""
+
+    config_class: ClassVar[Any]
+    config: Any
+    transformer: Any  # its parts go by their names
+    lm_head: nn.Linear
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike, *, revision: str | None = None,
+                        dtype: torch.dtype = torch.float32,
+                        device: torch.device | str = "cpu",
+                        mapped: bool = True):  # fmt: skip
+        """Load an embedded model (``"shakespeare"``), a folder, or a hub repository, in
+        eval mode.
+
+        Args:
+            revision: a branch, tag or commit of the hub repository.
+            dtype: the type of the weights, which are converted one by one as they are read.
+            mapped: leave the weights in their file where type and device allow it. Nothing
+                is copied, and the file may be replaced or deleted while the model lives,
+                but not be written to in place.
+
+        Raises:
+            FileNotFoundError: when there is no such model, or a file of it is missing.
+            ValueError: when a file is damaged, the configuration asks for something that is
+                not implemented, or a tensor is missing, left over or of a wrong shape.
+        """
+        checkpoint = _open_checkpoint(name, revision=revision)
+        if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
+            raise ValueError(
+                f"{name} is no {cls.__name__}: its config.json has "
+                f"{', '.join(sorted(other))}")
+        how: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
+        model = checkpoint.load(lambda: cls(cls.config_class(**checkpoint.fields)), **how)
+        if model.config.tie_weights:
+            tie_weights(model.transformer.wte, model.lm_head)
+        return model
+
+    def save_pretrained(self, folder: str | os.PathLike, *,
+                        tokenizer: Tokenizer | None = None,
+                        max_shard_size: int | str = "5GB", own_format: bool = True) -> None:
+        """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
+
+        Args:
+            tokenizer: written as well, where it is given.
+            max_shard_size: bytes in one file at most; with more, the weights are split into
+                shards and an index.
+            own_format: what Hugging Face's GPT-2 cannot express, a model without biases,
+                say, is written so that only :meth:`from_pretrained` loads it, and a warning
+                says so. Otherwise it is refused.
+
+        Raises:
+            ValueError: when the model cannot be written so.
+            OSError: when the disk is full, for instance; what stood in the folder is left
+                as it was.
+        """
+        fields = {k: v for k, v in asdict(self.config).items() if v is not None}
+        how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
+        how["own_format"] = own_format
+        _save_checkpoint(folder, fields, self.state_dict(), **how)
+
+    def push_to_hub(self, repo_id: str, *, tokenizer: Tokenizer | None = None,
+                    max_shard_size: int | str = "5GB", **how) -> str:
+        """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the
+        commit's address.
+
+        Args:
+            how: ``private`` makes a new repository a private one; ``revision`` is a branch,
+                ``token`` by default the one that is stored, ``commit_message`` a text.
+
+        Raises:
+            OSError: when the hub cannot be reached or says no.
+        """
+        save = partial(self.save_pretrained, tokenizer=tokenizer)
+        return upload(repo_id, partial(save, max_shard_size=max_shard_size), **how)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, and so of the logits."""
+        return next(self.parameters()).dtype
+
 # %% ../nbs/21_pretrained.ipynb #ad651675
-PARAMETER = re.compile(
+_PARAMETER = re.compile(
     r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
     r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\."
     r"(weight|bias))"
 )
 
 
-def save_checkpoint(
+def _save_checkpoint(
     folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor], *,
     tokenizer: Tokenizer | None = None,
     max_shard_size: int | str = "5GB", own_format: bool = True,
@@ -232,11 +322,6 @@ def save_checkpoint(
     Args:
         fields: the fields of the model's ``GPTConfig``.
         state: the model's state dict.
-        tokenizer: written as well, where it is given.
-        max_shard_size: bytes in one file at most; with more, the weights are split into
-            shards and an index.
-        own_format: what Hugging Face's GPT-2 cannot express is written in this package's
-            own format, with a warning. Otherwise it is refused.
 
     Raises:
         ValueError: when the model has tensors that no GPT-2 has, the tokenizer is too large
@@ -244,7 +329,7 @@ def save_checkpoint(
         OSError: when the disk is full, for instance; what stood in the folder is left as it
             was.
     """
-    strange = [name for name in state if not PARAMETER.fullmatch(name)]
+    strange = [name for name in state if not _PARAMETER.fullmatch(name)]
     if strange and all(tensor.is_floating_point() for tensor in state.values()):
         what = f"{strange[0]} and {len(strange) - 1} more"
         raise ValueError(f"{what} are no tensors of a GPT-2; merge adapters first")
@@ -252,7 +337,7 @@ def save_checkpoint(
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         sizes = f"{tokenizer.vocab_size} tokens, the model {fields['vocab_size']}"
         raise ValueError(f"the tokenizer has {sizes}")
-    beyond = beyond_hub(fields) if own_format else []
+    beyond = _beyond_hub(fields) if own_format else []
     if beyond:
         own = {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}
         contents: dict[str, dict] = {"config.json": own}
@@ -269,37 +354,3 @@ def save_checkpoint(
     stem = OWN_TYPE if beyond else "model"
     files: dict[str, Any] = {**contents, **texts}
     save_model(folder, tensors, files, max_shard_size=max_shard_size, stem=stem)
-
-# %% ../nbs/21_pretrained.ipynb #4ab80022
-def push_checkpoint(
-    repo_id: str, fields: Mapping, state: Mapping[str, Tensor], *,
-    tokenizer: Tokenizer | None = None,
-    private: bool | None = None, revision: str | None = None, token: str | None = None,
-    commit_message: str = "Upload a GPT-2", max_shard_size: int | str = "5GB",
-) -> str:  # fmt: skip
-    """Upload what :func:`save_checkpoint` writes to a repository of the hub, in one commit;
-    return its address.
-
-    Args:
-        private: whether a repository that does not exist yet becomes a private one.
-        revision: the branch, which is made where there is none; the main one by default.
-        token: by default the one that ``hf auth login`` stored, or ``HF_TOKEN``.
-
-    Raises:
-        OSError: when the hub cannot be reached or says no.
-    """
-    from huggingface_hub import HfApi
-
-    with tempfile.TemporaryDirectory() as folder:
-        save_checkpoint(folder, fields, state, tokenizer=tokenizer,
-                        max_shard_size=max_shard_size)
-        api = HfApi(token=token)
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if revision is not None:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        return str(api.upload_folder(
-            repo_id=repo_id, folder_path=folder, revision=revision,
-            commit_message=commit_message,
-            delete_patterns=[f"{stem}{end}" for stem in ("model", OWN_TYPE)
-                             for end in ("*.safetensors", ".safetensors.index.json")],
-        ))  # fmt: skip

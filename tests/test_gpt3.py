@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpt2_book.kv_cache import CachedLogits, KVCache
 from gpt2_book.model import GPT, GPTConfig, parameter_counts
-from gpt2_book.workshop.tensors import NoDraws
+from gpt2_book.workshop.tensors import _NoDraws
 
 
 # ../nbs/44_gpt3.ipynb #f60db66c
@@ -27,7 +27,7 @@ def test_sizes_are_those_of_the_paper():
     total = {}
     for name, size in SIZES.items():
         c = config(name)
-        with torch.device("meta"), NoDraws():
+        with torch.device("meta"), _NoDraws():
             total[name] = sum(p.numel() for p in GPT(replace(c, n_layer=1)).parameters())
         layer = 12 * c.n_embd**2 + 13 * c.n_embd  # of a block, with its biases and norms
         total[name] += (c.n_layer - 1) * layer

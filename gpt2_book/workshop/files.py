@@ -19,8 +19,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 # %% auto #0
-__all__ = ['OWN_TYPE', 'SAVED', 'LISTED', 'WEIGHT_FILE', 'sync', 'whole_file', 'sha256', 'whole_folder', 'file_in',
-           'all_or_nothing']
+__all__ = ['whole_file', 'whole_folder']
 
 # %% ../../nbs/80_files.ipynb #3ad1fd37
 def sync(path: Path) -> None:
@@ -33,7 +32,7 @@ def sync(path: Path) -> None:
     finally:
         os.close(handle)
 
-
+# %% ../../nbs/80_files.ipynb #5be0a2d3
 @contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a file to write; it takes the place of ``path``, or vanishes with an error."""
@@ -56,7 +55,7 @@ def sha256(path: Path) -> str:
             digest.update(piece)
     return digest.hexdigest()
 
-
+# %% ../../nbs/80_files.ipynb #91c46e7b
 def whole_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Have ``fill`` write into another folder, and rename it when all of it is on the disk.
 
@@ -85,35 +84,35 @@ def whole_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 # %% ../../nbs/80_files.ipynb #7be9f2ae
 OWN_TYPE = "gpt2_book"  # how files of weights are called that only this package can read
-SAVED, LISTED = ".saved", "files.json"
-WEIGHT_FILE = re.compile(rf"(model|{OWN_TYPE})(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+_SAVED, _LISTED = ".saved", "files.json"
+_WEIGHT_FILE = re.compile(rf"(model|{OWN_TYPE})(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 _FIRST_FILE = re.compile(rf"(model|{OWN_TYPE})\.safetensors(\.index\.json)?")  # read first
 
 
 def _unfinished(folder: Path) -> set[str]:
     """Return the names of all files of a save that ended before each was in its place."""
     try:
-        names = set(json.loads((folder / SAVED / LISTED).read_text(encoding="utf8")))
+        names = set(json.loads((folder / _SAVED / _LISTED).read_text(encoding="utf8")))
     except OSError:
         return set()
-    return names if any((folder / SAVED / name).exists() for name in names) else set()
+    return names if any((folder / _SAVED / name).exists() for name in names) else set()
 
 
 def file_in(folder: Path, file: str) -> Path | None:
     """Return the path of a model's file, or None; the new one, where a save did not end."""
     if names := _unfinished(folder):
-        if (path := folder / SAVED / file).is_file():
+        if (path := folder / _SAVED / file).is_file():
             return path
-        if WEIGHT_FILE.fullmatch(file) and file not in names:
+        if _WEIGHT_FILE.fullmatch(file) and file not in names:
             return None  # of what stood there before
     return path if (path := folder / file).is_file() else None
 
 # %% ../../nbs/80_files.ipynb #cf5b868d
 def _finish(folder: Path) -> None:
     """Move the files of a complete save to their places, also if it was killed then."""
-    saved, names = folder / SAVED, _unfinished(folder)
+    saved, names = folder / _SAVED, _unfinished(folder)
     first = {name for name in names if _FIRST_FILE.fullmatch(name)}
-    old = [path for path in folder.iterdir() if first and WEIGHT_FILE.fullmatch(path.name)]
+    old = [path for path in folder.iterdir() if first and _WEIGHT_FILE.fullmatch(path.name)]
     for path in sorted(old, key=lambda path: _FIRST_FILE.fullmatch(path.name) is None):
         if path.name not in names or path.name in first:  # nobody is to find half of each
             path.unlink(missing_ok=True)
@@ -157,10 +156,10 @@ def _commit(inside: Path, folder: Path) -> None:
     if len(names) == 1:
         os.replace(inside / names[0], folder / names[0])
         return
-    (inside / LISTED).write_text(json.dumps(names), encoding="utf8")
+    (inside / _LISTED).write_text(json.dumps(names), encoding="utf8")
     inside.chmod(0o755)
     _finish(folder)  # an earlier save, if one was killed
-    os.replace(inside, folder / SAVED)  # from here on, the new one counts
+    os.replace(inside, folder / _SAVED)  # from here on, the new one counts
     _finish(folder)
 
 # %% ../../nbs/80_files.ipynb #8b529b4a

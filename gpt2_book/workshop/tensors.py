@@ -27,11 +27,10 @@ from .files import all_or_nothing
 from .hub import ModelFiles
 
 # %% auto #0
-__all__ = ['FLOATS', 'Stored', 'read_header', 'weight_files', 'check_tensors', 'Checkpoint', 'NoDraws', 'own_weights_',
-           'write_tensors', 'write_weights', 'save_model']
+__all__ = ['Checkpoint', 'own_weights_']
 
 # %% ../../nbs/87_tensors.ipynb #9f087d86
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
           "BF16": torch.bfloat16}  # fmt: skip
 
 
@@ -100,7 +99,7 @@ def weight_files(files: ModelFiles, stem: str = "model") -> list[Path]:
 _Shapes = Mapping[str, tuple[int, ...]]  # of a model's state dict
 
 
-def check_tensors(stored: Mapping[str, Stored], shapes: _Shapes) -> None:
+def _check_tensors(stored: Mapping[str, Stored], shapes: _Shapes) -> None:
     """Compare the tensors of a checkpoint with a model's, both under the model's names.
 
     Raises:
@@ -116,8 +115,8 @@ def check_tensors(stored: Mapping[str, Stored], shapes: _Shapes) -> None:
         if tensor.shape != needed:
             what = f"{tensor.key} is {tensor.shape}"
             wrong.append(f"{what}, but config.json makes it {needed}")
-        elif tensor.dtype not in FLOATS:
-            kinds = ", ".join(FLOATS)
+        elif tensor.dtype not in _FLOATS:
+            kinds = ", ".join(_FLOATS)
             wrong.append(f"{tensor.key} holds {tensor.dtype}, not one of {kinds}")
     if wrong:
         shown = [*wrong[:12], *([f"and {len(wrong) - 12} more"] if len(wrong) > 12 else [])]
@@ -165,8 +164,8 @@ class Checkpoint:
         Raises:
             ValueError: before any is read, naming each that does not fit.
         """
-        check_tensors(self.stored, shapes)
-        kinds = {FLOATS[t.dtype] for t in self.stored.values()}
+        _check_tensors(self.stored, shapes)
+        kinds = {_FLOATS[t.dtype] for t in self.stored.values()}
         same = _REPLACEABLE and torch.device(device).type == "cpu" and kinds == {dtype}
         if mapped and same:
             files = {t.file for t in self.stored.values()}
@@ -181,7 +180,7 @@ class Checkpoint:
             build: makes the model, here without memory and without random weights.
             how: as for :meth:`read`.
         """
-        with torch.device("meta"), NoDraws():
+        with torch.device("meta"), _NoDraws():
             model = build()
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(self.read(shapes, **how), assign=True)
@@ -205,7 +204,7 @@ class Checkpoint:
         return {name: done[tensor] for name, tensor in self.stored.items()}
 
 # %% ../../nbs/87_tensors.ipynb #81fe10b7
-class NoDraws(TorchFunctionMode):
+class _NoDraws(TorchFunctionMode):
     """While it is active, ``torch.nn.init`` draws no random weights."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -263,7 +262,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
-def write_weights(
+def _write_weights(
     folder: Path, tensors: Mapping[str, Tensor], *, max_shard_size: int | str = "5GB",
     stem: str = "model",
 ) -> None:  # fmt: skip
@@ -299,13 +298,13 @@ def save_model(folder: str | os.PathLike, tensors: Mapping[str, Tensor],
 
     Args:
         texts: the name of each file, and its text or what it says in JSON.
-        how: as for :func:`write_weights`.
+        how: as for :func:`_write_weights`.
 
     Raises:
         OSError: when the disk is full, for instance; what stood there is left as it was.
     """
     with all_or_nothing(Path(folder)) as inside:
-        write_weights(inside, tensors, **how)
+        _write_weights(inside, tensors, **how)
         for name, said in texts.items():
             text = said if isinstance(said, str) else json.dumps(said, indent=2) + "\n"
             (inside / name).write_text(text, encoding="utf8", newline="\n")
