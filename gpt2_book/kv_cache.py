@@ -214,7 +214,7 @@ def few_threads(work: int, device: torch.device) -> Iterator[None]:
 
 # %% ../nbs/23_kv_cache.ipynb #a3d0a495
 class NextLogits:
-    """The next logits of a model without dropout: what :mod:`gpt2_book.sampling` calls in a
+    """The next logits of a model without dropout: what ``generate`` calls in a
     loop.
 
     Shapes:

@@ -5,29 +5,27 @@
 # %% ../nbs/20_gpt2.ipynb #a09880f1
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import sampling
+from .beam import Generates
 from .block import Block
-from .decoding import FastLogits, FastNextLogits
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import KVCache, NextLogits, places
+from .kv_cache import places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 from .pretrained import Saved
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from gpt2_book.kv_cache import KVCache
 
 # %% auto #0
-__all__ = ['GPT2_SIZES', 'GPTConfig', 'Generates', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
+__all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
 
 # %% ../nbs/20_gpt2.ipynb #ec3518b4
 @dataclass(frozen=True)
@@ -73,105 +71,6 @@ GPT2_SIZES = {
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
 }
 
-# %% ../nbs/20_gpt2.ipynb #1d5f94eb
-class Generates:
-    """Text generation for a model that has ``next_logits`` and a ``config`` with a
-    ``block_size``.
-    """
-
-    config: GPTConfig
-
-    def empty_cache(self, batch: int = 1, *, size: int | None = None,
-                    dtype: torch.dtype | None = None) -> KVCache:
-        """Make a cache for so many rows, as long as the context where ``size`` does not say
-        otherwise.
-        """
-        model: Any = self
-        c, wpe = self.config, model.transformer.wpe.weight
-        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
-        return KVCache(*shape, batch=batch, dtype=dtype or wpe.dtype, device=wpe.device)
-
-    def reader(self, cache: bool, compile: bool) -> NextLogits:
-        """Return what gives :mod:`gpt2_book.sampling` the next logits, without dropout."""
-        if compile and not cache:
-            raise ValueError(
-                "compile=True needs the cache: what is compiled is the step that reads "
-                "one token")
-        model: Any = self
-        return FastLogits(model, compile=compile) if cache else FastNextLogits(model)
-
-    def stream(
-        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
-        cache: bool = True,
-        compile: bool = False, **how: Unpack[sampling.Options],
-    ) -> Iterator[Tensor]:  # fmt: skip
-        """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen.
-        """
-        read, window = self.reader(cache, compile), self.config.block_size
-        return sampling.stream(read, idx, max_new_tokens, attention_mask=attention_mask,
-                               block_size=window, **how)
-
-    @overload
-    def generate(
-        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
-        cache: bool = True,
-        compile: bool = False, return_scores: Literal[False] = False,
-        **how: Unpack[sampling.Options],
-    ) -> Tensor: ...  # fmt: skip
-
-    @overload
-    def generate(
-        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
-        cache: bool = True,
-        compile: bool = False, return_scores: Literal[True],
-        **how: Unpack[sampling.Options],
-    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
-
-    def generate(
-        self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
-        cache: bool = True,
-        compile: bool = False, return_scores: bool = False, **how: Unpack[sampling.Options],
-    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        """Append tokens to each row, without dropout.
-
-        Args:
-            attention_mask: False or 0 where a row is padded on the left.
-            cache: keep the keys and values of what was read; without it, every step reads
-                everything again.
-            compile: have the step compiled, which takes half a minute once and pays for
-                long texts and large models.
-            return_scores: return two tensors, the tokens and the logits by which each was
-                chosen.
-            how: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``generator`` and the
-                other :class:`gpt2_book.sampling.Options`.
-
-        Shapes:
-            (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens,
-            V)
-
-        Raises:
-            TypeError: when there is no option of that name.
-            ValueError: when an option, the prompt or the mask cannot be, or the model's
-                logits are no numbers.
-        """
-        read, window = self.reader(cache, compile), self.config.block_size
-        return sampling.generate(
-            read, idx, max_new_tokens, attention_mask=attention_mask,
-            block_size=window, return_scores=return_scores, **how
-        )
-
-    def beam_search(
-        self, idx: Tensor, max_new_tokens: int, *, cache: bool = True,
-        compile: bool = False, **how: Any
-    ) -> Any:
-        """Append the likeliest tokens that a search finds; ``how`` as for
-        :func:`gpt2_book.sampling.beam_search`.
-        """
-        read = self.reader(cache, compile)
-        how["block_size"] = self.config.block_size
-        how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
-        return sampling.beam_search(read, idx, max_new_tokens, **how)
-
 # %% ../nbs/20_gpt2.ipynb #3efb1e31
 class GPT(Generates, Saved):
     """GPT-2: maps tokens to the logits of each next token.
@@ -182,8 +81,7 @@ class GPT(Generates, Saved):
         cache: a :class:`gpt2_book.kv_cache.KVCache` with what was read before ``idx``.
 
     Shapes:
-        idx (B, T) int64, T at most ``block_size``; targets (B, T) int64, -100 where not
-        counted
+        idx (B, T) int64, T at most ``block_size``; targets (B, T), -100 where not counted
         attention_mask (B, S) bool, where S - T is the length of the cache
         returns logits (B, T, V), and the mean loss in nats or None; where nothing counts,
         it is 0, with zero gradients
@@ -199,17 +97,16 @@ class GPT(Generates, Saved):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.config, C, eps = config, config.n_embd, config.layer_norm_epsilon
-        options: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias,
-                                   "eps": eps}
-        blocks = (Block(C, config.n_head, norm="pre", **options)
+        self.config, C, bias = config, config.n_embd, config.bias
+        how: dict[str, Any] = {"bias": bias, "eps": config.layer_norm_epsilon}
+        blocks = (Block(C, config.n_head, norm="pre", dropout=config.dropout, **how)
                   for _ in range(config.n_layer))
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(config.vocab_size, C),
             "wpe": LearnedPositionalEncoding(config.block_size, C),
             "drop": nn.Dropout(config.dropout),
             "h": nn.ModuleList(blocks),
-            "ln_f": LayerNorm(C, bias=config.bias, eps=eps),
+            "ln_f": LayerNorm(C, **how),
         })  # fmt: skip
         self.lm_head = nn.Linear(C, config.vocab_size, bias=False)
         if config.tie_weights:
@@ -224,55 +121,61 @@ class GPT(Generates, Saved):
         total = sum(p.numel() for p in self.parameters())
         return f"block_size={self.config.block_size}, parameters={total:,}"
 
-    def hidden(self, idx: Tensor, *, attention_mask: Tensor | None = None,
-               cache: KVCache | None = None) -> Tensor:
-        """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C).
-        """
-        longest = self.config.block_size
-        if idx.ndim != 2 or idx.size(1) > longest:
-            raise ValueError(
-                f"idx must be (B, T) with T <= block_size = {longest}, not "
-                f"{tuple(idx.shape)}")
-        S = idx.size(1) + (cache.length if cache is not None else 0)
-        longest_row = S if attention_mask is None else int(attention_mask.sum(1).max())
-        if S > longest and longest_row > longest:
-            raise ValueError(
-                f"{S} tokens with those in the cache, but only block_size = {longest} "
-                f"positions")
-        return self.run(idx, *places(idx, attention_mask, cache), cache)
-
-    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
-            cache: KVCache | None) -> Tensor:
-        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys
-        ``allowed``.
-        """
-        parts = self.transformer
-        x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        for i, block in enumerate(parts.h):
-            x = block(x, attn_mask=allowed, cache=None if cache is None else cache[i])
-        return parts.ln_f(x)
-
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, *,
-        attention_mask: Tensor | None = None, cache: KVCache | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+        attention_mask: Tensor | None = None, cache: KVCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         x = self.hidden(idx, attention_mask=attention_mask, cache=cache)  # (B, T, C)
         logits = self.lm_head(x)  # (B, T, V)
         if targets is None:
             return logits, None
         if targets.shape != idx.shape:
-            raise ValueError(
-                f"targets {tuple(targets.shape)} must be shaped like idx "
-                f"{tuple(idx.shape)}")
+            raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx "
+                             f"{tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         # not 0 / 0 where nothing counts
         return logits, loss.masked_fill((targets == -100).all(), 0)
+
+    def hidden(self, idx: Tensor, *, attention_mask: Tensor | None = None,
+               cache: KVCache | None = None) -> Tensor:
+        """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C).
+        """
+        _check_length(idx, attention_mask, cache, self.config.block_size)
+        if attention_mask is None and cache is None:
+            where, allowed = torch.arange(idx.size(1), device=idx.device), None  # (T,)
+        else:
+            where, allowed = places(idx, attention_mask, cache)
+        return self.run(idx, where, allowed, cache)
+
+    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
+            cache: KVCache | None) -> Tensor:
+        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys
+        ``allowed``, each its own and those before where it is None.
+        """
+        parts = self.transformer
+        x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
+        for i, block in enumerate(parts.h):
+            x = block(x, attn_mask=allowed, cache=cache and cache[i])  # (B, T, C)
+        return parts.ln_f(x)
 
     def next_logits(self, idx: Tensor, *, attention_mask: Tensor | None = None,
                     cache: KVCache | None = None) -> Tensor:
         """Return the logits of the last position alone, (B, T) to (B, 1, V)."""
         x = self.hidden(idx, attention_mask=attention_mask, cache=cache)  # (B, T, C)
         return self.lm_head(x[:, -1:])
+
+# %% ../nbs/20_gpt2.ipynb #6b1f9e27
+def _check_length(idx: Tensor, attention_mask: Tensor | None, cache: KVCache | None,
+                  longest: int) -> None:  # fmt: skip
+    """Refuse more tokens in a row than there are positions."""
+    if idx.ndim != 2 or idx.size(1) > longest:
+        raise ValueError(f"idx must be (B, T) with T <= block_size = {longest}, not "
+                         f"{tuple(idx.shape)}")
+    S = idx.size(1) + (cache.length if cache is not None else 0)
+    if S > longest and (attention_mask is None
+                        or int(attention_mask.sum(1).max()) > longest):
+        raise ValueError(f"{S} tokens with those in the cache, but only block_size = "
+                         f"{longest} positions")
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from . import sampling
+from . import beam, generation
 
 # %% auto #0
 __all__ = ['Pair', 'State', 'number_words', 'Characters', 'Vocabulary', 'pad_right', 'PairBatch', 'pair_batch',
@@ -517,7 +517,7 @@ class Seq2SeqConfig:
 
 # %% ../nbs/40_seq2seq.ipynb #0c38bfd6
 class _Reader:
-    """A decoder as :mod:`gpt2_book.sampling` calls it: reads each row's newest token, keeps
+    """A decoder as ``generate`` calls it: reads each row's newest token, keeps
     the state.
     """
 
@@ -597,19 +597,19 @@ class Seq2Seq(nn.Module):
     ) -> Tensor:  # fmt: skip
         """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
         ``pad`` after it; greedily, or by a search with ``n_beams``. ``how`` is as for
-        :func:`gpt2_book.sampling.generate`."""
+        :func:`gpt2_book.generation.generate`."""
         reader = _Reader(self.decoder, *self.encode(src, src_mask))
         start = src.new_full((len(src), 1), self.config.bos)
         how |= {"stop_tokens": (self.config.eos,), "pad": self.config.pad}
         if n_beams == 1:
-            rows = sampling.generate(reader, start, max_new_tokens, temperature=temperature,
-                                     **how)
+            rows = generation.generate(reader, start, max_new_tokens,
+                                       temperature=temperature, **how)
             assert isinstance(rows, Tensor), "no scores were asked for"
             return rows[:, 1:]  # (B, n)
         reader.reorder(torch.arange(len(src), device=src.device).repeat_interleave(n_beams))
         how |= {"n_beams": n_beams, "length_penalty": length_penalty,
                 "reorder": reader.reorder}
-        rows = sampling.beam_search(reader, start, max_new_tokens, **how)
+        rows = beam.beam_search(reader, start, max_new_tokens, **how)
         assert isinstance(rows, Tensor), "no scores were asked for"
         return rows[:, 1:]  # (B, n)
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from . import sampling
+from . import beam, generation
 from .attention import CausalSelfAttention, causal_mask
 from .block import Block
 from .embedding import ScaledEmbedding, tie_weights
@@ -666,7 +666,7 @@ class TranslationTrainer:
 
 # %% ../nbs/41_encoder_decoder.ipynb #be0fb93d
 class _Reader:
-    """A decoder as :mod:`gpt2_book.sampling` calls it: it reads what is new in each row and
+    """A decoder as ``generate`` calls it: it reads what is new in each row and
     keeps what it has read.
 
     The keys and values of the source are made once. The beams of a row share them, and a
@@ -709,10 +709,10 @@ def write_target(
     a search with ``n_beams``.
 
     Args:
-        length_penalty: of the search, see :func:`gpt2_book.sampling.beam_search`.
+        length_penalty: of the search, see :func:`gpt2_book.beam.beam_search`.
         temperature: 0 takes the likeliest token; above, tokens are drawn, which a search
             does not.
-        how: what :func:`gpt2_book.sampling.generate` calls ``top_k``, ``top_p``, ``min_p``,
+        how: for ``generate``, what it calls ``top_k``, ``top_p``, ``min_p``,
             ``repetition_penalty`` and ``generator``. There is no dropout, in whatever mode
             the model is.
 
@@ -742,11 +742,11 @@ def write_target(
         how |= {"stop_tokens": (c.eos,), "pad": c.pad}
         if n_beams == 1:
             how["temperature"] = temperature
-            rows = sampling.generate(reader, start, max_new_tokens, **how)
+            rows = generation.generate(reader, start, max_new_tokens, **how)
         else:
             how |= {"n_beams": n_beams, "length_penalty": length_penalty,
                     "reorder": reader.cache.reorder}
-            rows = sampling.beam_search(reader, start, max_new_tokens, **how)
+            rows = beam.beam_search(reader, start, max_new_tokens, **how)
         assert isinstance(rows, Tensor), "no scores were asked for"
         return rows[:, 1:]  # (B, n)
     finally:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from gpt2_book.decoding import FastLogits, compiled, int8
 from gpt2_book.kv_cache import KVCache
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.sampling import pad_left
+from gpt2_book.generation import pad_left
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpt2_book.attention import causal_mask
 from gpt2_book.kv_cache import CachedLogits, KVCache
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.sampling import pad_left
+from gpt2_book.generation import pad_left
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def test_a_reader_reads_only_what_is_new():
 
 # ../nbs/23_kv_cache.ipynb #0e755b4e
 def test_beams_with_a_cache_equal_beams_without():
-    from gpt2_book.sampling import beam_search
+    from gpt2_book.beam import beam_search
 
     model = tiny_gpt()
     idx, attention_mask = pad_left([[3, 4, 5, 6], [9, 8]])

@@ -324,13 +324,13 @@ def test_beam_search_finds_the_best_of_all():
 
 # ../nbs/40_seq2seq.ipynb #8b978e9a
 def test_beams_keep_their_own_states():
-    from gpt2_book import sampling
+    from gpt2_book import beam, generation
     for attention, seed in itertools.product((True, False), range(4)):
         model, src, mask, _ = make_model(attention, seed)
         K, start, stop = 4, torch.full((3, 1), 6), {"stop_tokens": (7,), "pad": 5}
         many, many_masks = src.repeat_interleave(K, dim=0), mask.repeat_interleave(K, dim=0)
         read_again = lambda text: model(many, text, many_masks)  # no state is kept, none can be mixed up
-        expected = sampling.beam_search(read_again, start, 8, n_beams=K, length_penalty=0.3, **stop)[:, 1:]
+        expected = beam.beam_search(read_again, start, 8, n_beams=K, length_penalty=0.3, **stop)[:, 1:]
         found = model.generate(src, mask, max_new_tokens=8, n_beams=K, length_penalty=0.3)
         assert found.tolist() == expected.tolist()
 

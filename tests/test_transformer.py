@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from gpt2_book import sampling
+from gpt2_book import beam, generation
 from gpt2_book.attention import CausalSelfAttention, causal_mask
 from gpt2_book.embedding import tied_names
 from gpt2_book.optim import noam
@@ -439,7 +439,7 @@ def test_beams_keep_their_own_past():
         how = {"n_beams": K, "length_penalty": alpha}
         start = torch.full((3, 1), 9)
         with torch.no_grad():
-            expected = sampling.beam_search(read_again, start, 8, stop_tokens=(10,), pad=8, **how)[:, 1:]
+            expected = beam.beam_search(read_again, start, 8, stop_tokens=(10,), pad=8, **how)[:, 1:]
         assert model.generate(src, mask, max_new_tokens=8, **how).tolist() == expected.tolist()
 
 

@@ -13,6 +13,7 @@ import os
 
 import pytest
 import torch
+from gpt2_book.generation import pad_left
 from torch.testing import assert_close
 
 from gpt2_book import GPT, GPTConfig
@@ -31,13 +32,13 @@ from gpt2_book.finetuning import (
 )
 from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.multiple_choice import MultipleChoice, answer_questions
-from gpt2_book.sampling import complete, pad_left
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.transformer import Transformer, TransformerConfig, label_smoothed_loss
 from gpt2_book.workshop.adapters import load_adapters, save_adapters
 from gpt2_book.workshop.checkpoints import Checkpoints, set_seed
 from gpt2_book.workshop.tokenizer_files import load_tokenizer
+from gpt2_book.workshop.writing import complete
 
 REAL = os.environ.get("GPT2_BOOK_TEST_DEVICE", "")  # cuda, or nothing for the emulation
 if REAL:
