@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,10 @@ from .beam import Generates
 from .block import Block
 from .embedding import tie_weights
 from .initialization import init_gpt2_
-from .kv_cache import places
+from .kv_cache import KVCache, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
 from .pretrained import Saved
-
-if TYPE_CHECKING:
-    from gpt2_book.kv_cache import KVCache
 
 # %% auto #0
 __all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
@@ -52,16 +49,14 @@ class GPTConfig:
         for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{field} must be a whole number of at least 1, not {value!r}")
-        if self.n_embd % self.n_head:
-            raise ValueError(
-                f"n_embd = {self.n_embd} is not divisible by n_head = {self.n_head}")
+                what = "a whole number of at least 1"
+                raise ValueError(f"{field} must be {what}, not {value!r}")
+        if self.n_embd % (heads := self.n_head):
+            raise ValueError(f"n_embd = {self.n_embd} is not divisible by n_head = {heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
-        if self.layer_norm_epsilon <= 0:
-            raise ValueError(
-                f"layer_norm_epsilon must be above 0, not {self.layer_norm_epsilon}")
+        if (epsilon := self.layer_norm_epsilon) <= 0:
+            raise ValueError(f"layer_norm_epsilon must be above 0, not {epsilon}")
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
 GPT2_SIZES = {
@@ -76,19 +71,16 @@ class GPT(Generates, Saved):
     """GPT-2: maps tokens to the logits of each next token.
 
     Args:
-        attention_mask: False where a row is padded, on the left; positions count from its
-            first real token.
+        attention_mask: False where a row is padded, on the left; no position counts there.
         cache: a :class:`gpt2_book.kv_cache.KVCache` with what was read before ``idx``.
 
     Shapes:
         idx (B, T) int64, T at most ``block_size``; targets (B, T), -100 where not counted
         attention_mask (B, S) bool, where S - T is the length of the cache
-        returns logits (B, T, V), and the mean loss in nats or None; where nothing counts,
-        it is 0, with zero gradients
+        returns logits (B, T, V) and the mean loss in nats, 0 where nothing counts, or None
 
     Raises:
-        ValueError: when ``idx`` is not (B, T) or too long, or ``targets`` has another
-            shape.
+        ValueError: when ``idx`` is too long, or ``idx`` or ``targets`` has another shape.
 
     Source: Radford et al. (2019), section 2.3.
     """
@@ -133,13 +125,11 @@ class GPT(Generates, Saved):
             raise ValueError(f"targets {tuple(targets.shape)} must be shaped like idx "
                              f"{tuple(idx.shape)}")
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        # not 0 / 0 where nothing counts
-        return logits, loss.masked_fill((targets == -100).all(), 0)
+        return logits, loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0
 
     def hidden(self, idx: Tensor, *, attention_mask: Tensor | None = None,
                cache: KVCache | None = None) -> Tensor:
-        """Return what the head reads: the normalized residual stream, (B, T) to (B, T, C).
-        """
+        """Return what the head reads, (B, T) to (B, T, C)."""
         _check_length(idx, attention_mask, cache, self.config.block_size)
         if attention_mask is None and cache is None:
             where, allowed = torch.arange(idx.size(1), device=idx.device), None  # (T,)
@@ -149,9 +139,7 @@ class GPT(Generates, Saved):
 
     def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
             cache: KVCache | None) -> Tensor:
-        """Return :meth:`hidden` of tokens at the positions ``where`` that may see the keys
-        ``allowed``, each its own and those before where it is None.
-        """
+        """Do what :meth:`hidden` does, at positions ``where``, with keys ``allowed``."""
         parts = self.transformer
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
         for i, block in enumerate(parts.h):
@@ -179,9 +167,7 @@ def _check_length(idx: Tensor, attention_mask: Tensor | None, cache: KVCache | N
 
 # %% ../nbs/20_gpt2.ipynb #222a4f23
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Count the parameters by part; the values sum to the total. A tied head counts
-    nothing.
-    """
+    """Count the parameters by part, which sum to the total; a tied head counts nothing."""
     V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     bias = int(config.bias)
     return {
@@ -195,10 +181,7 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
 
 # %% ../nbs/20_gpt2.ipynb #56efb633
 def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, int]:
-    """Count the floating-point operations of one forward pass over one sequence, by part.
-
-    Args:
-        n_tokens: the length of the sequence, ``block_size`` by default.
+    """Count the floating-point operations of a pass over ``n_tokens``, or a full context.
 
     Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
     """
@@ -212,8 +195,6 @@ def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, i
 
 # %% ../nbs/20_gpt2.ipynb #be39ef53
 def training_bytes(config: GPTConfig) -> dict[str, int]:
-    """Count the bytes that training in float32 with AdamW holds per part of its state,
-    without the activations.
-    """
+    """Count the bytes of training in float32 with AdamW, without the activations."""
     n = 4 * sum(parameter_counts(config).values())
     return {"weights": n, "gradients": n, "AdamW's means": 2 * n}
