@@ -24,16 +24,11 @@ from gpt2_book.kv_cache import (
 )
 
 # %% auto #0
-__all__ = ['multiply_and_sum', 'in_blocks', 'attend_one', 'multiply_one', 'ReadFast', 'quicken', 'decoding', 'Int8Linear',
-           'to_int8', 'Int8Embedding', 'shared_copy', 'int8', 'decode_one', 'decode_one_fast', 'keep_in_place',
-           'show_all', 'compiled', 'FastNextLogits', 'FastLogits', 'kept_cache', 'on_a_graph', 'hooked']
+__all__ = ['decoding', 'int8', 'FastLogits']
 
 # %% ../nbs/24_fast_decoding.ipynb #1c2ea088
-def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Multiply one row, or a few, by a matrix, written so that the compiler makes one loop
-    of it that reads the matrix.
-
-    Sums are taken in float32 whatever the weights are.
+def _multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Multiply a few rows by a matrix in what the compiler makes one loop, in float32.
 
     Shapes:
         x: (..., C); weight: (V, C); scale: (V,), a factor for each row of an integer matrix
@@ -46,9 +41,8 @@ def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> 
     return (y if scale is None else y * scale).view(*x.shape[:-1], -1)
 
 
-def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
-    """Multiply one row by a matrix in ``n`` blocks of rows, for the BLAS to give each core
-    one of them.
+def _in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
+    """Multiply one row by a matrix in ``n`` blocks of rows, one for each core.
 
     Shapes:
         x: (..., C) with one row; weight: (V, C); returns (..., V)
@@ -56,23 +50,18 @@ def in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
     V, C = weight.shape
     even = V - V % n
     blocks = weight[:even].view(n, even // n, C).mT  # (n, C, V / n)
-    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C),
-                  blocks).view(even)  # (n, 1, V / n) -> (V,)
+    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C), blocks).view(even)  # (V,)
     if even < V:
         y = torch.cat([y, weight[even:] @ x.flatten()])  # (V,)
     return y.view(*x.shape[:-1], V)
 
 # %% ../nbs/24_fast_decoding.ipynb #5393932b
-def attend_one(
+def _attend_one(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False, **how,
+    dropout_p: float = 0.0, is_causal: bool = False, **how,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's ``scaled_dot_product_attention``, with another way for one query in 16 bits
-    on a CPU.
-
-    Compiled, it is two multiply-and-sum loops; else it is computed in float32. Keys and
-    values may be float32 already.
+    """PyTorch's attention, but one query in 16 bits on a CPU is computed in float32, in two
+    loops where it is compiled.
 
     Shapes:
         q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
@@ -94,7 +83,7 @@ def attend_one(
     return (scores.softmax(2) * v.float()).sum(2, keepdim=True).to(q.dtype)  # (B, H, 1, D)
 
 # %% ../nbs/24_fast_decoding.ipynb #78ba16da
-def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """PyTorch's ``linear``, which reads the matrix in another way where there is one row.
 
     Shapes:
@@ -103,30 +92,28 @@ def multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     if x.numel() != x.size(-1):
         return F.linear(x, weight, bias)
     if torch.compiler.is_compiling():
-        y = multiply_and_sum(x, weight)
+        y = _multiply_and_sum(x, weight)
     elif (x.device.type == "cpu" and x.dtype == torch.float32
           and torch.get_num_threads() > 1):
-        y = in_blocks(x, weight, torch.get_num_threads())
+        y = _in_blocks(x, weight, torch.get_num_threads())
     else:
         return F.linear(x, weight, bias)
     return (y if bias is None else y + bias).to(x.dtype)
 
 
-class ReadFast(TorchFunctionMode):
-    """While it is entered, ``linear`` is :func:`multiply_one`, and attention
-    :func:`attend_one`, for all code.
-    """
+class _ReadFast(TorchFunctionMode):
+    """Inside, ``linear`` is ``_multiply_one``, and attention ``_attend_one``."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear:
-            return multiply_one(*args, **kwargs)
+            return _multiply_one(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return attend_one(*args, **kwargs)
+            return _attend_one(*args, **kwargs)
         return func(*args, **kwargs)
 
 # %% ../nbs/24_fast_decoding.ipynb #6fb1c2d4
-def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
+def _quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
     """Let a layer on a CPU read fast where it can; return what undoes it, or None where
     there was nothing to do.
 
@@ -135,11 +122,11 @@ def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
     """
     own = module.__dict__
     if short and own.get("attend") is F.scaled_dot_product_attention:
-        own["attend"] = attend_one
+        own["attend"] = _attend_one
         return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
     if short or type(module) is not nn.Linear or "forward" in own:
         return None
-    own["forward"] = lambda input: multiply_one(input, module.weight, module.bias)
+    own["forward"] = lambda input: _multiply_one(input, module.weight, module.bias)
     return partial(own.pop, "forward", None)
 
 # %% ../nbs/24_fast_decoding.ipynb #70c3d5e6
@@ -147,8 +134,7 @@ def quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
 def decoding(
     model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
 ) -> Iterator[None]:
-    """:func:`gpt2_book.kv_cache.reading` with layers that read fast. Left, the model is as
-    it was.
+    """A model for the time of one read: without dropout, and with layers that read fast.
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
@@ -161,19 +147,15 @@ def decoding(
 
     def change(module: nn.Module) -> Iterator[Callable[[], object]]:
         yield from out_of_training(module)
-        if turn and (undo := quicken(module, short)):
+        if turn and (undo := _quicken(module, short)):
             yield undo
 
     with reading(model, modules, change=change):
         yield
 
 # %% ../nbs/24_fast_decoding.ipynb #c3d60348
-class Int8Linear(nn.Module):
-    """A linear layer whose matrix is kept in int8, with one factor for each row: a quarter
-    of the memory to read.
-
-    Shapes:
-        (..., C) to (..., V)
+class _Int8Linear(nn.Module):
+    """A linear layer whose matrix is kept in int8, with one factor for each row.
 
     Source: Dettmers et al. (2022), section 3.1, for the weights alone.
     """
@@ -183,7 +165,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        weight, scale = to_int8(linear.weight)
+        weight, scale = _to_int8(linear.weight)
         self.register_buffer("weight", weight)  # (V, C)
         self.register_buffer("scale", scale)  # (V,)
         self.bias = linear.bias
@@ -192,49 +174,37 @@ class Int8Linear(nn.Module):
         rows = x.numel() // x.size(-1)
         few = rows == 1 or (rows <= 8 and x.dtype == torch.float32)
         if few and torch.compiler.is_compiling():
-            y = multiply_and_sum(x, self.weight, self.scale)
+            y = _multiply_and_sum(x, self.weight, self.scale)
         else:
             # each in the type of x fits into the CPU's cache
             blocks = self.weight.split(4096)
-            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks],
-                          dim=-1) * self.scale
+            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], dim=-1)
+            y = y * self.scale
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
 
-def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row of a matrix to whole numbers from -127 to 127 times a factor of its
-    own.
-
-    Shapes:
-        (V, C) to (V, C) int8 and (V,) float32
-    """
+def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to whole numbers of -127 to 127 times a factor: (V, C) int8, (V,)."""
     scale = weight.detach().float().abs().amax(-1).clamp(min=1e-12) / 127  # (V,)
     return (weight.detach().float() / scale[:, None]).round().to(torch.int8), scale
 
 # %% ../nbs/24_fast_decoding.ipynb #cfdd713a
-class Int8Embedding(nn.Module):
-    """The embedding that belongs to an :class:`Int8Linear` head with which it shares its
-    rows.
+class _Int8Embedding(nn.Module):
+    """The embedding that shares its rows with an ``_Int8Linear`` head."""
 
-    Shapes:
-        any shape of int64, to that shape and C
-    """
+    head: _Int8Linear
 
-    head: Int8Linear
-
-    def __init__(self, head: Int8Linear, dtype: torch.dtype):
+    def __init__(self, head: _Int8Linear, dtype: torch.dtype):
         super().__init__()
         self.head, self.dtype = head, dtype
 
     def forward(self, idx: Tensor) -> Tensor:
-        return (self.head.weight[idx]
-                * self.head.scale[idx][..., None]).to(self.dtype)  # (..., C)
+        rows, scale = self.head.weight[idx], self.head.scale[idx]  # (..., C), (...)
+        return (rows * scale[..., None]).to(self.dtype)
 
 
-def shared_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with the same tensors, settings and hooks, whose modules can
-    be replaced.
-    """
+def _shared_copy(model: nn.Module) -> nn.Module:
+    """Return a copy with the same tensors and hooks, whose modules can be replaced."""
     done: dict[nn.Module, nn.Module] = {}
 
     def copied(module: nn.Module) -> nn.Module:
@@ -257,13 +227,13 @@ def int8(model: nn.Module) -> nn.Module:
     A tied embedding stays tied. Biases, layer norms and position embeddings are those of
     the model itself.
     """
-    small: Any = shared_copy(model).eval()
+    small: Any = _shared_copy(model).eval()
     for module in list(small.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                setattr(module, name, Int8Linear(child))
+                setattr(module, name, _Int8Linear(child))
     if small.config.tie_weights:
-        small.transformer.wte = Int8Embedding(small.lm_head,
+        small.transformer.wte = _Int8Embedding(small.lm_head,
                                               small.transformer.wte.weight.dtype)
     return small
 
@@ -275,22 +245,18 @@ def decode_one(
     return model.lm_head(model.run(idx, where, allowed, cache))
 
 
-def decode_one_fast(
+def _decode_one_fast(
     model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
 ) -> Tensor:
-    """:func:`decode_one` for the compiler, each product and each attention in the way that
-    suits one row.
-    """
-    with ReadFast():
+    """``decode_one`` for the compiler, in the ways that suit one row."""
+    with _ReadFast():
         return decode_one(model, idx, where, allowed, cache)
 
 
-def keep_in_place(cache: KVCache) -> KVCache:
-    """Promise the compiler that the cache's memory stays where it is: a CUDA graph may then
-    write to it.
+def _keep_in_place(cache: KVCache) -> KVCache:
+    """Promise the compiler that the cache's memory stays, for a CUDA graph to write to.
 
-    Another cache is no other kind of call. With it the graph is recorded again, and nothing
-    is compiled.
+    With another cache the graph is recorded again, and nothing is compiled.
     """
     import torch._dynamo
 
@@ -302,25 +268,20 @@ def keep_in_place(cache: KVCache) -> KVCache:
 
 def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
     """Have one new token see all of the cache's memory, so that no shape changes; the mask
-    hides what is empty.
-
-    Shapes:
-        allowed: as from :func:`gpt2_book.kv_cache.places`, (..., 1, S), to (..., 1, size)
+    hides what is empty, (..., 1, S) to (..., 1, size).
     """
     cache.show(cache.size)
     if allowed is None:
-        return (torch.arange(cache.size, device=cache.device)
-                < cache.length)[None]  # (1, size)
+        every = torch.arange(cache.size, device=cache.device)
+        return (every < cache.length)[None]  # (1, size)
     return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
 
 
 @once
-def compiled(device: str) -> Callable[..., Tensor]:
-    """Return :func:`decode_one`, compiled: for any length on a CPU, as one CUDA graph on a
-    GPU.
+def _compiled_step(device: str) -> Callable[..., Tensor]:
+    """Return ``decode_one`` compiled: for any length on a CPU, as one CUDA graph on a GPU.
 
-    Each kind of model, of batch (one row or more) and of mask (with or without) is compiled
-    when it first comes.
+    Each kind of model, batch (one row or more) and mask is compiled when it first comes.
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
@@ -328,17 +289,17 @@ def compiled(device: str) -> Callable[..., Tensor]:
         "dynamic": True}
     # torch 2.6, whose compiler looks through function modes
     new = hasattr(dynamo, "recompile_limit")
-    step = torch.compile(decode_one_fast if new else decode_one, fullgraph=True, **how)
+    step = torch.compile(_decode_one_fast if new else decode_one, fullgraph=True, **how)
     return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
 # %% ../nbs/24_fast_decoding.ipynb #9a24f0c8
 class FastNextLogits(NextLogits):
-    """:class:`gpt2_book.kv_cache.NextLogits` whose layers read fast."""
+    """``NextLogits`` whose layers read fast."""
 
     def ready(self) -> AbstractContextManager[None]:
         return decoding(self.model, self.modules)
 
-
+# %% ../nbs/24_fast_decoding.ipynb #8e40b7a1
 class FastLogits(FastNextLogits, CachedLogits):
     """:class:`gpt2_book.kv_cache.CachedLogits` whose layers read fast.
 
@@ -352,38 +313,36 @@ class FastLogits(FastNextLogits, CachedLogits):
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
         # two ways that read rows, and a mapped file has columns
         for p in model.parameters():
-            if (compile
-                or (p.element_size() == 2 and p.device.type
-                    == "cpu")) and not p.is_contiguous():
+            by_rows = compile or (p.element_size() == 2 and p.device.type == "cpu")
+            if by_rows and not p.is_contiguous():
                 p.data = p.data.contiguous()
         super().__init__(model, chunk=chunk)
         self.compile = compile
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        if not self.compile or new.size(1) > 1 or hooked(self.modules):
+        if not self.compile or new.size(1) > 1 or _hooked(self.modules):
             return super().read(new, attention_mask)
         assert self.cache is not None
         # a slice of a text has strides of that text's length
         new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, attention_mask, self.cache)
-        if on_a_graph(new.device):
+        if _on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, fast=False):
-            return compiled(new.device.type)(self.model, new, where, allowed,
-                                             self.cache).clone()
+            step = _compiled_step(new.device.type)
+            return step(self.model, new, where, allowed, self.cache).clone()
 
     def empty_cache(self, batch: int) -> KVCache:
-        return kept_cache(self, batch) if self.compile else self.new_cache(batch)
+        return _kept_cache(self, batch) if self.compile else self.new_cache(batch)
 
     def new_cache(self, batch: int) -> KVCache:
-        """Make a cache for the model as it is now, in the type that attention computes in.
-        """
+        """Make a cache for the model as it is, in the type that attention computes in."""
         wpe, plain = self.model.transformer.wpe.weight, F.scaled_dot_product_attention
         short = wpe.element_size() == 2 and wpe.device.type == "cpu" and not self.compile
         as_computed = short and {vars(m).get("attend", plain)
                                  for m in self.modules} == {plain}
         cache = self.model.empty_cache(batch, dtype=torch.float32 if as_computed else None)
-        return keep_in_place(cache) if self.compile and on_a_graph(wpe.device) else cache
+        return _keep_in_place(cache) if self.compile and _on_a_graph(wpe.device) else cache
 
 # %% ../nbs/24_fast_decoding.ipynb #ab35a1d9
 class _Left:
@@ -399,7 +358,7 @@ def _all_left() -> weakref.WeakKeyDictionary[nn.Module, _Left]:
     return weakref.WeakKeyDictionary()  # what belongs to a model goes with it
 
 
-def kept_cache(reader: FastLogits, batch: int) -> KVCache:
+def _kept_cache(reader: FastLogits, batch: int) -> KVCache:
     """Take a cache that an earlier text has left, or make one; when the reader is gone, the
     next may have it.
     """
@@ -421,12 +380,12 @@ def _leave(caches: list, entry: tuple[tuple, KVCache]) -> None:
     del caches[:-4]  # more would only hold memory
 
 
-def on_a_graph(device: torch.device) -> bool:
+def _on_a_graph(device: torch.device) -> bool:
     """Is a compiled step recorded there, and played back?"""
     return device.type == "cuda"
 
 
-def hooked(modules: Sequence[nn.Module]) -> bool:
+def _hooked(modules: Sequence[nn.Module]) -> bool:
     """Does anything listen to what the modules compute?"""
     everywhere = torch.nn.modules.module._has_any_global_hook()
     return everywhere or any(m._forward_hooks or m._forward_pre_hooks for m in modules)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from .attention import as_mask, causal_mask
 
 # %% auto #0
-__all__ = ['SMALL', 'Ends', 'LayerCache', 'KVCache', 'places', 'out_of_training', 'reading', 'few_threads', 'NextLogits',
-           'CachedLogits']
+__all__ = ['KVCache', 'CachedLogits']
 
 # %% ../nbs/23_kv_cache.ipynb #c97ef5ec
 class Ends:
@@ -198,7 +197,7 @@ SMALL = 2**25  # multiplications for which one thread is enough
 
 
 @contextmanager
-def few_threads(work: int, device: torch.device) -> Iterator[None]:
+def _few_threads(work: int, device: torch.device) -> Iterator[None]:
     """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it
     is as many as before.
     """
@@ -233,12 +232,12 @@ class NextLogits:
 
     @torch.no_grad()
     def __call__(self, idx: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        with few_threads(self.numbers * idx.numel(), self.device), self.ready():
+        with _few_threads(self.numbers * idx.numel(), self.device), self.ready():
             return self.model.next_logits(idx, attention_mask=attention_mask)
 
 # %% ../nbs/23_kv_cache.ipynb #e6e0ec7a
 class CachedLogits(NextLogits):
-    """:class:`NextLogits` that reads every token once.
+    """The next logits of a model without dropout, which reads every token once.
 
     A call with more columns than the last one reads the new columns only, and takes it that
     the others are the same. A call with as many or fewer, as from a window that slides,
@@ -264,7 +263,7 @@ class CachedLogits(NextLogits):
         elif start == 0:
             self.cache.reset()
         new = idx[:, start:]  # (B, T - start)
-        with few_threads(self.numbers * new.numel(), self.device):
+        with _few_threads(self.numbers * new.numel(), self.device):
             for part in new.split(self.chunk, dim=1):
                 end = self.cache.length + part.size(1)
                 logits = self.read(part, None if seen is None else seen[:, :end])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gpt2_book.decoding import FastLogits, compiled, int8
+from gpt2_book.decoding import FastLogits, _compiled_step, int8
 from gpt2_book.kv_cache import KVCache
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.generation import pad_left
@@ -46,21 +46,21 @@ def test_the_fast_reader_equals_a_full_pass_at_every_length_and_beyond_the_conte
 
 # ../nbs/24_fast_decoding.ipynb #924f8974
 def test_int8_is_within_half_a_step_and_stays_tied():
-    from gpt2_book.decoding import Int8Linear, to_int8
+    from gpt2_book.decoding import _Int8Linear, _to_int8
 
     weight = torch.randn(50, 33, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 50)[:, None]
     weight[7] = 0
-    integers, scale = to_int8(weight)
+    integers, scale = _to_int8(weight)
     assert integers.dtype == torch.int8 and integers.abs().max() == 127 and (scale > 0).all()
     back = integers * scale[:, None]
     assert ((back - weight).abs() <= scale[:, None] * 0.5001).all() and not back[7].any()
-    torch.testing.assert_close(to_int8(back)[0], integers)  # what is rounded stays
+    torch.testing.assert_close(_to_int8(back)[0], integers)  # what is rounded stays
 
     for tied in (True, False):
         model = tiny_gpt(torch.float32, tie_weights=tied, n_embd=32)
         idx = torch.arange(48).view(2, 24)
         small = int8(model)
-        assert isinstance(small.lm_head, Int8Linear) and small.lm_head.weight.shape == (61, 32)
+        assert isinstance(small.lm_head, _Int8Linear) and small.lm_head.weight.shape == (61, 32)
         full, rounded = model(idx)[0], small(idx)[0]
         assert 0 < (rounded - full).std() < 0.05 * full.std()
         rows = small.transformer.wte(idx)
@@ -76,7 +76,7 @@ def test_int8_is_within_half_a_step_and_stays_tied():
 
 # ../nbs/24_fast_decoding.ipynb #721bc27a
 def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
-    from gpt2_book.decoding import Int8Linear, shared_copy
+    from gpt2_book.decoding import _Int8Linear, _shared_copy
 
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8, dropout=0.5)).train()
@@ -84,12 +84,12 @@ def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
     model(torch.zeros(1, 3, dtype=torch.long))  # a hook that keeps what it sees, with its gradient
     before = {name: t.clone() for name, t in model.state_dict().items()}
     kinds = [type(m) for m in model.modules()]
-    other, small = shared_copy(model), int8(model)
+    other, small = _shared_copy(model), int8(model)
     other.register_forward_hook(lambda module, args, out: None)
     assert model.training and kinds == [type(m) for m in model.modules()] and not model._forward_hooks
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert {p.data_ptr() for p in other.parameters()} == {p.data_ptr() for p in model.parameters()}
-    assert isinstance(small.lm_head, Int8Linear) and not small.training and small.transformer.h[0].mlp._forward_hooks
+    assert isinstance(small.lm_head, _Int8Linear) and not small.training and small.transformer.h[0].mlp._forward_hooks
     assert small.transformer.ln_f.weight is model.transformer.ln_f.weight
 
 
@@ -169,7 +169,7 @@ def test_a_cache_goes_when_nobody_needs_it():
     import gc
     import weakref
 
-    from gpt2_book.decoding import kept_cache
+    from gpt2_book.decoding import _kept_cache
 
     gc.disable()  # what goes now goes without being searched for
     try:
@@ -178,7 +178,7 @@ def test_a_cache_goes_when_nobody_needs_it():
         del cache
         model = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=2, n_embd=8))
         reader = FastLogits(model, compile=True)
-        kept = kept_cache(reader, 2)
+        kept = _kept_cache(reader, 2)
         gone += [weakref.ref(kept), weakref.ref(model)]
         del reader, kept, model
         assert [reference() for reference in gone] == [None] * 4
@@ -188,7 +188,7 @@ def test_a_cache_goes_when_nobody_needs_it():
 
 # ../nbs/24_fast_decoding.ipynb #8a83a0b2
 def test_one_row_is_multiplied_alike_in_every_way():
-    from gpt2_book.decoding import ReadFast, attend_one, in_blocks, multiply_and_sum, multiply_one
+    from gpt2_book.decoding import _ReadFast, _attend_one, _in_blocks, _multiply_and_sum, _multiply_one
 
     torch.manual_seed(0)
     for V, C in ((12, 5), (13, 5), (1, 3)):
@@ -196,35 +196,35 @@ def test_one_row_is_multiplied_alike_in_every_way():
         plain = F.linear(x, layer.weight)
         for n in (1, 2, 3, 7):
             if n <= V:
-                torch.testing.assert_close(in_blocks(x, layer.weight, n), plain, rtol=0, atol=1e-12)
+                torch.testing.assert_close(_in_blocks(x, layer.weight, n), plain, rtol=0, atol=1e-12)
         several, single = torch.randn(2, 3, C).double(), {"rtol": 0, "atol": 1e-5, "check_dtype": False}
-        torch.testing.assert_close(multiply_and_sum(x, layer.weight), plain, **single)  # sums in float32
-        torch.testing.assert_close(multiply_and_sum(several, layer.weight), F.linear(several, layer.weight), **single)
-        scaled = multiply_and_sum(x, layer.weight, torch.arange(V))
+        torch.testing.assert_close(_multiply_and_sum(x, layer.weight), plain, **single)  # sums in float32
+        torch.testing.assert_close(_multiply_and_sum(several, layer.weight), F.linear(several, layer.weight), **single)
+        scaled = _multiply_and_sum(x, layer.weight, torch.arange(V))
         torch.testing.assert_close(scaled, plain * torch.arange(V), **single | {"atol": 1e-4})
         for rows in (x, several, torch.randn(C).double()):
             torch._dynamo.reset()
-            way = torch.compile(multiply_one, backend="eager")(rows, layer.weight, layer.bias)
+            way = torch.compile(_multiply_one, backend="eager")(rows, layer.weight, layer.bias)
             torch.testing.assert_close(way, layer(rows), **single)
-            with ReadFast():
-                torch.testing.assert_close(layer(rows), multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
+            with _ReadFast():
+                torch.testing.assert_close(layer(rows), _multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
     q, k, v = (torch.randn(2, 3, n, 4) for n in (1, 6, 6))
     attention_mask = torch.rand(2, 1, 1, 6) < 0.5
     attention_mask[..., -1] = True
     for allowed in (None, attention_mask):
-        loops = torch.compile(attend_one, backend="eager")(q, k, v, attn_mask=allowed)
+        loops = torch.compile(_attend_one, backend="eager")(q, k, v, attn_mask=allowed)
         torch.testing.assert_close(loops, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed), rtol=0, atol=1e-5)
         exact = F.scaled_dot_product_attention(*(z.bfloat16().float() for z in (q, k, v)), attn_mask=allowed)
-        for way in (attend_one, torch.compile(attend_one, backend="eager")):
+        for way in (_attend_one, torch.compile(_attend_one, backend="eager")):
             for kept in (torch.bfloat16, torch.float32):
                 short = way(q.bfloat16(), k.bfloat16().to(kept), v.bfloat16().to(kept), attn_mask=allowed)
                 torch.testing.assert_close(short, exact.bfloat16(), rtol=0.01, atol=0.01)
     first_key = {"is_causal": True}  # from the upper left corner: one query sees the first key alone
     for z in (torch.float32, torch.bfloat16):
         of_z = [each.to(z) for each in (q, k, v)]
-        torch.testing.assert_close(attend_one(*of_z, **first_key), F.scaled_dot_product_attention(*of_z, **first_key))
+        torch.testing.assert_close(_attend_one(*of_z, **first_key), F.scaled_dot_product_attention(*of_z, **first_key))
         plus = torch.randn(2, 1, 1, 6).to(z)  # a mask that is added
-        torch.testing.assert_close(attend_one(*of_z, plus), F.scaled_dot_product_attention(*of_z, plus))
+        torch.testing.assert_close(_attend_one(*of_z, plus), F.scaled_dot_product_attention(*of_z, plus))
 
 
 # ../nbs/24_fast_decoding.ipynb #27086194
@@ -233,7 +233,7 @@ def test_several_threads_read_in_blocks_and_the_logits_stay():
     from gpt2_book import kv_cache
 
     model, idx = tiny_gpt(torch.float32), torch.arange(20)[None]
-    threads, small, cut, calls = torch.get_num_threads(), kv_cache.SMALL, fast.in_blocks, []
+    threads, small, cut, calls = torch.get_num_threads(), kv_cache.SMALL, fast._in_blocks, []
 
 
     def counted(x, weight, n):
@@ -243,7 +243,7 @@ def test_several_threads_read_in_blocks_and_the_logits_stay():
 
     try:
         torch.set_num_threads(2)
-        kv_cache.SMALL, fast.in_blocks = 0, counted
+        kv_cache.SMALL, fast._in_blocks = 0, counted
         reader = FastLogits(model)
         for end in range(5, 21):
             off = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
@@ -251,7 +251,7 @@ def test_several_threads_read_in_blocks_and_the_logits_stay():
         assert calls == [2] * 9 * 15 + [2]  # of the prompt the head alone reads one row
     finally:
         torch.set_num_threads(threads)
-        kv_cache.SMALL, fast.in_blocks = small, cut
+        kv_cache.SMALL, fast._in_blocks = small, cut
 
 
 # ../nbs/24_fast_decoding.ipynb #48d249a4
@@ -274,12 +274,12 @@ def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
 # ../nbs/24_fast_decoding.ipynb #daa61de0
 @pytest.fixture
 def without_a_compiler(monkeypatch):
-    """`compiled`, traced and guarded as ever, with the graph run as it is."""
+    """`_compiled_step`, traced and guarded as ever, with the graph run as it is."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    compiled.cache_clear()
+    _compiled_step.cache_clear()
     torch._dynamo.reset()
     yield
-    compiled.cache_clear()
+    _compiled_step.cache_clear()
     torch._dynamo.reset()
 
 
@@ -301,23 +301,23 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
 
 
 def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compiler):
-    from gpt2_book.decoding import decode_one_fast, keep_in_place, show_all
+    from gpt2_book.decoding import _decode_one_fast, _keep_in_place, show_all
     from gpt2_book.kv_cache import places
 
     model, idx = tiny_gpt(), torch.arange(20)[None]
-    cache, shapes = keep_in_place(model.empty_cache()), set()
+    cache, shapes = _keep_in_place(model.empty_cache()), set()
     kept = [layer.keys.data_ptr() for layer in cache.layers]
     for t in range(20):
         where, allowed = places(idx[:, t : t + 1], None, cache)
         allowed = show_all(cache, allowed)
         shapes.add((where.shape, allowed.shape, cache.ends.visible))
-        logits = decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
+        logits = _decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
         torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
     assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
 
 
-@pytest.mark.parametrize("on_a_graph", [False, True])
-def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_graph):
+@pytest.mark.parametrize("_on_a_graph", [False, True])
+def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, _on_a_graph):
     """As on a GPU, where the cache's memory belongs to the graph: a new one for each text was a new graph for each."""
     import copy
 
@@ -325,8 +325,8 @@ def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_grap
 
     import gpt2_book.decoding
 
-    if on_a_graph:
-        monkeypatch.setattr("gpt2_book.decoding.on_a_graph", lambda device: True)
+    if _on_a_graph:
+        monkeypatch.setattr("gpt2_book.decoding._on_a_graph", lambda device: True)
     model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
     monkeypatch.setattr(
         "gpt2_book.model.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]

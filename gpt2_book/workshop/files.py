@@ -127,7 +127,7 @@ def all_or_nothing(folder: Path) -> Iterator[Path]:
     """Yield an empty folder; what is written there becomes part of ``folder``, or vanishes.
 
     It vanishes with an error. A program that is killed leaves what stood there, or all of
-    the new, as :func:`file_in` finds it. Where there are weights among the new files, those
+    the new, as ``file_in`` finds it. Where there are weights among the new files, those
     of before that have other names are deleted.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]

@@ -147,7 +147,7 @@ def read_text(text: str | None, file: Path | None) -> str | None:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    """Return the text to continue, as :func:`read_text` does, but for a last newline.
+    """Return the text to continue, as ``read_text`` does, but for a last newline.
 
     Raises:
         ValueError: when the prompt is empty.

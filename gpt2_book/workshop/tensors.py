@@ -298,7 +298,7 @@ def save_model(folder: str | os.PathLike, tensors: Mapping[str, Tensor],
 
     Args:
         texts: the name of each file, and its text or what it says in JSON.
-        how: as for :func:`_write_weights`.
+        how: as for ``_write_weights``.
 
     Raises:
         OSError: when the disk is full, for instance; what stood there is left as it was.

@@ -13,7 +13,6 @@ import os
 
 import pytest
 import torch
-from gpt2_book.generation import pad_left
 from torch.testing import assert_close
 
 from gpt2_book import GPT, GPTConfig
@@ -30,6 +29,7 @@ from gpt2_book.finetuning import (
     lora_layers,
     merge_lora,
 )
+from gpt2_book.generation import pad_left
 from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.multiple_choice import MultipleChoice, answer_questions
 from gpt2_book.seq2seq import Seq2Seq, Seq2SeqConfig
