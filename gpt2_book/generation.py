@@ -131,6 +131,14 @@ def check_stops(stop_tokens: Sequence[int], pad: int | None) -> None:
     if pad is not None:
         check_whole("pad", pad)
 
+# %% ../nbs/26_generation.ipynb #f8b1d20a
+def stops_and_pad(stop_tokens: Sequence[int] | None, pad: int | None,
+           device: torch.device) -> tuple[Tensor, int]:
+    """Return the stop tokens in a tensor, and what follows one of them."""
+    ids = [operator.index(token) for token in stop_tokens or ()]
+    return torch.tensor(ids, dtype=torch.long,
+                        device=device), (ids or [0])[0] if pad is None else pad
+
 # %% ../nbs/26_generation.ipynb #3035c1fa
 @torch.no_grad()
 def _steps(
@@ -154,8 +162,7 @@ def _steps(
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
     stops, filling = stops_and_pad(stop_tokens, pad, idx.device)
-    stopped = torch.zeros(B, 1, dtype=torch.bool, device=idx.device)
-    broken_at = idx.new_full((B,), -1)
+    stopped, broken_at = torch.zeros_like(text[:, :1]).bool(), idx.new_full((B,), -1)
     for t in range(T, T + n):
         real = None if mask is None else mask[:, :t]
         logits = next_logits(logits_of, text[:, :t], real, block_size)  # (B, V)
@@ -175,14 +182,6 @@ def _steps(
         if (len(stops) or stop_when is not None) and stopped.all():
             break
     refuse_rows(broken_at >= 0, broken_at)
-
-
-def stops_and_pad(stop_tokens: Sequence[int] | None, pad: int | None,
-           device: torch.device) -> tuple[Tensor, int]:
-    """Return the stop tokens in a tensor, and what follows one of them."""
-    ids = [operator.index(token) for token in stop_tokens or ()]
-    return torch.tensor(ids, dtype=torch.long,
-                        device=device), (ids or [0])[0] if pad is None else pad
 
 # %% ../nbs/26_generation.ipynb #3258710a
 def stream(
