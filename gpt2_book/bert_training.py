@@ -213,8 +213,8 @@ class MaskedLoader(ExampleLoader):
 
 
 class PretrainingObjective(nn.Module):
-    """The loss of :class:`BertForPreTraining` on batches of a :class:`MaskedLoader`: a
-    Trainer's ``objective``.
+    """The loss of :class:`gpt2_book.bert.BertForPreTraining` on batches of a
+    :class:`MaskedLoader`: a Trainer's ``objective``.
     """
 
     def __init__(self, model: BertForPreTraining, special: Special) -> None:
@@ -237,7 +237,7 @@ class BertClassifier(SavedBert):
             pairs can be classified.
 
     Shapes:
-        idx, attention_mask (B, T) as for :class:`Bert`
+        idx, attention_mask (B, T) as for :class:`gpt2_book.bert.Bert`
         labels (B,) int64, -100 where not counted
         returns logits (B, K), and the mean loss in nats or None
 

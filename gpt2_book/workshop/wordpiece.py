@@ -104,8 +104,8 @@ class WordPiece:
 
     def encode(self, text: str, *,
                allowed_special: Literal["all"] | Collection[str] = ()) -> list[int]:
-        """Return the tokens of a text, without [CLS] and [SEP], which :meth:`Special.row`
-        adds.
+        """Return the tokens of a text, without [CLS] and [SEP],
+        which :meth:`gpt2_book.bert_training.Special.row` adds.
 
         Raises:
             ValueError: when the text spells a special token, such as [MASK], that is not
