@@ -22,7 +22,7 @@ from .positional import LearnedPositionalEncoding
 from .pretrained import Saved
 
 # %% auto #0
-__all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops', 'training_bytes']
+__all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops']
 
 # %% ../nbs/20_gpt2.ipynb #ec3518b4
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gpt2_book.workshop.tensors import (
 from .workshop.tokenizer_files import tokenizer_files
 
 # %% auto #0
-__all__ = ['our_name', 'turn', 'from_hub_config', 'to_hub_config']
+__all__ = ['our_name', 'turn']
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 _CONV1D = re.compile(
@@ -142,7 +142,7 @@ def _beyond_hub(fields: Mapping) -> list[str]:
     return found
 
 
-def to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
+def _to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     """Translate the fields of ``GPTConfig`` into the content of a Hugging Face GPT-2
     ``config.json``.
 
@@ -345,7 +345,7 @@ def _save_checkpoint(
             f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}",
             stacklevel=3)
     else:
-        hub = to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
+        hub = _to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
         contents = {"config.json": hub, "generation_config.json": ends}
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
