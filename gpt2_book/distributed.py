@@ -23,15 +23,14 @@ from .data import Loader
 from .training import TrainConfig, Trainer, autocast, share_of_mean
 from .workshop.checkpoints import named_tensors
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'VARIABLES', 'World', 'read_world', 'leave', 'process_group', 'rank_and_size', 'gathered', 'ring_all_reduce',
-           'contiguous_', 'shard_', 'spread', 'whole', 'ParallelTrainer', 'evaluate_together']
+__all__ = ['process_group', 'ring_all_reduce', 'ParallelTrainer', 'evaluate_together']
 
 # %% ../nbs/33_scaling_out.ipynb #f611c8bc
 # what torchrun sets
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class World:
     device: torch.device
 
 
-def read_world(device: str = "auto") -> World:
+def _read_world(device: str = "auto") -> World:
     """Return what torchrun's environment says about this process, and the device that is
     its own.
 
@@ -51,11 +50,11 @@ def read_world(device: str = "auto") -> World:
         RuntimeError: when the environment is not torchrun's.
         ValueError: when there is no GPU for this process.
     """
-    if missing := [name for name in VARIABLES if name not in os.environ]:
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
         how = "torchrun --standalone --nproc-per-node 2 program.py"
         raise RuntimeError(
             f"{', '.join(missing)} not set: start the program with torchrun, as in `{how}`")
-    rank, size, local = (int(os.environ[name]) for name in VARIABLES[:3])
+    rank, size, local = (int(os.environ[name]) for name in _VARIABLES[:3])
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(
             f"under torchrun the device is auto, cpu or cuda, each process' own GPU, not "
@@ -70,7 +69,7 @@ def read_world(device: str = "auto") -> World:
                  else torch.device(device))
 
 # %% ../nbs/33_scaling_out.ipynb #e7db5c04
-def leave() -> None:
+def _leave() -> None:
     """End the process group, once its threads have let go of the last exchange.
 
     Gloo's threads need Python's lock for that, and ending the group holds the lock while it
@@ -94,7 +93,7 @@ def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[W
         RuntimeError: when the environment is not torchrun's.
         ValueError: when there is no GPU for this process.
     """
-    world, limit = read_world(device), timedelta(seconds=timeout)
+    world, limit = _read_world(device), timedelta(seconds=timeout)
     on_gpu = world.device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(world.device)
@@ -102,22 +101,22 @@ def process_group(*, device: str = "auto", timeout: float = 300.0) -> Iterator[W
     try:
         yield world
     except BaseException as error:
-        logger.error("rank %d of %d stops: %s: %s", world.rank, world.size,
+        _logger.error("rank %d of %d stops: %s: %s", world.rank, world.size,
                      type(error).__name__, error)
         # nccl would wait for the others; the end of the process ends its group
         if not on_gpu:
-            leave()
+            _leave()
         raise
-    leave()
+    _leave()
 
-
+# %% ../nbs/33_scaling_out.ipynb #6b80ec29
 def rank_and_size() -> tuple[int, int]:
     """Return this process' number and how many there are: 0 and 1 without a process group.
     """
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def gathered(thing: object) -> list[Any]:
+def gather(thing: object) -> list[Any]:
     """Return every rank's ``thing``, in the order of the ranks. Every rank must call this.
     """
     if not dist.is_initialized():
@@ -155,7 +154,7 @@ def ring_all_reduce(tensor: Tensor) -> int:
     return sent
 
 # %% ../nbs/33_scaling_out.ipynb #617b83d7
-def contiguous_(module: nn.Module) -> None:
+def _make_contiguous(module: nn.Module) -> None:
     """Give each parameter memory in its own order, in place: loaded ones may be transposed
     views of a file.
     """
@@ -163,7 +162,7 @@ def contiguous_(module: nn.Module) -> None:
         p.data = p.data.contiguous()
 
 
-def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
+def _shard(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     """Split the parameters of a module among all ranks, in place: each block is one group,
     all the rest another.
 
@@ -180,7 +179,7 @@ def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     if not hasattr(getattr(fsdp, "FSDPModule", None), "set_force_sum_reduction_for_comms"):
         raise ImportError(
             f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
-    contiguous_(objective)  # a part is a run of rows
+    _make_contiguous(objective)  # a part is a run of rows
     kind = next(objective.parameters()).device.type
     # by default it were the accelerator's, where there is one
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
@@ -191,17 +190,17 @@ def shard_(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
             sharded.set_force_sum_reduction_for_comms(True)
 
 # %% ../nbs/33_scaling_out.ipynb #ddd812c3
-def spread(objective: nn.Module, model: nn.Module, parallel: str) -> nn.Module:
+def _parallelize(objective: nn.Module, model: nn.Module, parallel: str) -> nn.Module:
     """Return the objective of a model as one that reduces its gradients over all ranks, by
     ``"ddp"`` or ``"fsdp"``.
     """
     if parallel == "ddp":
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
-    shard_(objective, getattr(getattr(model, "transformer", None), "h", ()))
+    _shard(objective, getattr(getattr(model, "transformer", None), "h", ()))
     return objective
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor that may be split over the ranks, as a whole. Every rank must call
     this.
     """
@@ -230,10 +229,10 @@ class ParallelTrainer(Trainer):
             given = f"{parallel!r} in {self.precision}"
             raise ValueError(
                 f"parallel is ddp, or fsdp in float32 or bfloat16; not {given}")
-        contiguous_(model)
+        _make_contiguous(model)
         for tensor in named_tensors(model).values():
             dist.broadcast(tensor.detach(), 0)
-        self.objective = spread(self.objective, model, parallel)
+        self.objective = _parallelize(self.objective, model, parallel)
         self.optimizer = config.optimizer(model)  # with FSDP, of the parts
 
     def add_up(self, number: Tensor) -> Tensor:
@@ -253,7 +252,7 @@ class ParallelTrainer(Trainer):
         """Scale the gradients down to ``config.clip``, all ranks' together; return their
         norm before.
         """
-        return whole(super().clip())
+        return full_tensor(super().clip())
 
 # %% ../nbs/33_scaling_out.ipynb #ca13f379
 @torch.no_grad()

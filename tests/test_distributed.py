@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt2_book import GPT, GPTConfig, distributed
-from gpt2_book.distributed import process_group, read_world
+from gpt2_book.distributed import process_group, _read_world
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.workshop.checkpoints import named_tensors
 
@@ -26,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from gpt2_book import GPT, GPTConfig, training
 from gpt2_book.data import ShuffledLoader
 from gpt2_book.distributed import ParallelTrainer, evaluate_together, process_group
-from gpt2_book.distributed import gathered, rank_and_size, ring_all_reduce
+from gpt2_book.distributed import gather, rank_and_size, ring_all_reduce
 from gpt2_book.training import TrainConfig
 from gpt2_book.workshop.checkpoints import named_tensors, training_tensors
 from gpt2_book.workshop.sharded import whole_model
@@ -70,7 +70,7 @@ def check_ring():
     for n in (4, 7, 1003):
         mine = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(n + dist.get_rank()))
         dist.all_reduce(right := mine.clone())
-        sent = gathered(ring_all_reduce(mine))
+        sent = gather(ring_all_reduce(mine))
         torch.testing.assert_close(mine, right, rtol=0, atol=1e-14)
         assert sum(sent) == 2 * (dist.get_world_size() - 1) * right.nbytes, sent
     for bad in (torch.ones(1), torch.ones(8, 8).T):
@@ -90,7 +90,7 @@ def train(folder, parallel, world):
     assert (model is None) == (world.rank > 0)
     if model is not None:
         torch.save({k: v.detach() for k, v in named_tensors(model).items()}, folder / f"{parallel}.pt")
-    numbers_of = gathered(sum(part.nbytes for part in parts))
+    numbers_of = gather(sum(part.nbytes for part in parts))
     return {"steps": steps, "held_out": evaluate_together(run, held_out()), "bytes": numbers_of}
 
 
@@ -272,7 +272,7 @@ def test_fsdp_stays_on_the_cpu_beside_a_gpu(one_rank, monkeypatch):
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))  # as on a machine with one
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
     with process_group(device="cpu"):
-        distributed.shard_(model, model.transformer.h)
+        distributed._shard(model, model.transformer.h)
         kinds = {p.device_mesh.device_type for p in model.parameters()} | {p.device.type for p in model.parameters()}
         model(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))[1].backward()
     assert kinds == {"cpu"}
@@ -282,11 +282,11 @@ def test_an_environment_that_is_not_torchruns_is_refused(monkeypatch, one_rank):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match="process 2 of this machine .* there are 2"):
-        read_world("cuda")
+        _read_world("cuda")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert read_world("cuda").device == torch.device("cuda:1") and read_world("cpu").device.type == "cpu"
+    assert _read_world("cuda").device == torch.device("cuda:1") and _read_world("cpu").device.type == "cpu"
     with pytest.raises(ValueError, match="cuda:1"):
-        read_world("cuda:1")
+        _read_world("cuda:1")
     monkeypatch.delenv("MASTER_PORT")
     monkeypatch.delenv("RANK")
     with pytest.raises(RuntimeError, match="RANK, MASTER_PORT not set: .* torchrun"), process_group():

@@ -127,7 +127,7 @@ def trainer(steps):
     model = GPT(GPTConfig(block_size=8, vocab_size=64, n_layer=1, n_head=2, n_embd=8))
     return Trainer(model, ShuffledLoader(torch.arange(500) % 64, 2, 8), TrainConfig(steps=steps, warmup_steps=1))
 
-fit(trainer(10**6), sys.argv[1], RunConfig(eval_every=5, save_every=10**6), sample=lambda: time.sleep(0.01) or "a text")
+fit(trainer(10**6), sys.argv[1], RunConfig(eval_every=5, save_every=10**6), sample=lambda model: time.sleep(0.01) or "a text")
 open(sys.argv[1] + "/after", "w").close()
 """
 
@@ -164,7 +164,7 @@ def test_control_c_stops_after_the_step_and_the_run_goes_on():
         listener.emit = lambda record: heard.append(record.getMessage())
         logging.getLogger(fit.__module__).addHandler(listener)
         run = RunConfig(eval_every=5, save_every=100)
-        path = fit(a_trainer(), folder, run, sample=lambda: signal.raise_signal(signal.SIGINT) or "text")
+        path = fit(a_trainer(), folder, run, sample=lambda model: signal.raise_signal(signal.SIGINT) or "text")
         assert path.name == "step-00000005" and signal.getsignal(signal.SIGINT) is handler
         assert len(heard) == 1 and "5 of 12 steps" in heard[0] and str(path) in heard[0]
         logging.getLogger(fit.__module__).removeHandler(listener)
@@ -235,7 +235,7 @@ def test_looking_does_not_change_the_run():
         watched = a_trainer()
         run = RunConfig(eval_every=2, save_every=3)
         batches = [tuple(t[:, :8] for t in Repeat().batch)]
-        sample = lambda: watched.model.eval() and "text"  # noqa: E731
+        sample = lambda model: watched.model.eval() and "text"  # noqa: E731
         with redirect_stdout(io.StringIO()) as said, redirect_stderr(io.StringIO()) as bar:
             fit(watched, Path(folder, "watched"), run, held_out=batches, sample=sample, progress=True)
         a, b = (read_log(Path(folder, name)) for name in ("plain", "watched"))

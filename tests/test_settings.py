@@ -385,8 +385,6 @@ def test_the_second_ctrl_c_ends_at_once(tiny):
 
 # ../nbs/91_settings.ipynb #f1554682
 def test_torchruns_processes_run_the_distributed_recipe(tiny, monkeypatch):
-    import types
-
     asked = []
 
     def run_recipe(recipe, folder, **how):
@@ -394,8 +392,7 @@ def test_torchruns_processes_run_the_distributed_recipe(tiny, monkeypatch):
         asked.append((recipe.batch_size, folder, how))
         return folder / "checkpoints" / "step-00000003"
 
-    monkeypatch.setitem(sys.modules, "gpt2_book.workshop.sharded", types.SimpleNamespace(run_recipe=run_recipe))
-    monkeypatch.setattr("gpt2_book.workshop.sharded", sys.modules["gpt2_book.workshop.sharded"], raising=False)
+    monkeypatch.setattr("gpt2_book.workshop.from_recipe.run_recipe", run_recipe)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)

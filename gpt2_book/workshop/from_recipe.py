@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,14 +21,14 @@ from .corpora import TokenShards, python_docs, token_dtype
 from ..model import GPT
 from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
-from ..training import Trainer, choose_device
+from ..training import choose_device
 from .checkpoints import Checkpoints, differences, set_seed
 from .files import whole_file
 from .recipes import Recipe, write_recipe
-from .runs import fit
+from .runs import OneProcess, fit
 
 # %% auto #0
-__all__ = ['TEXT_SUM', 'check_text', 'keep_text', 'Ingredients', 'prepare', 'new_model', 'run_recipe']
+__all__ = ['run_recipe']
 
 # %% ../../nbs/89_from_recipe.ipynb #728f1301
 def _recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer:
@@ -53,7 +54,7 @@ def _recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer
     return tokenizer
 
 # %% ../../nbs/89_from_recipe.ipynb #cc580de2
-TEXT_SUM = "text.sha256"
+_TEXT_SUM = "text.sha256"
 
 
 def check_text(folder: str | os.PathLike, text: str, name: str) -> None:
@@ -62,14 +63,14 @@ def check_text(folder: str | os.PathLike, text: str, name: str) -> None:
     Raises:
         ValueError: when it is another one.
     """
-    path, digest = Path(folder) / TEXT_SUM, hashlib.sha256(text.encode("utf8")).hexdigest()
+    path, digest = Path(folder) / _TEXT_SUM, hashlib.sha256(text.encode("utf8")).hexdigest()
     if path.exists() and (saved := path.read_text(encoding="utf8").strip()) != digest:
         numbers = f"SHA-256 {digest[:8]}..., not {saved[:8]}..."
         since = f"{name} has changed since the run in {folder} began ({numbers})"
         raise ValueError(f"{since}: another part is held out now")
 
 
-def keep_text(folder: Path, text: str, name: str) -> None:
+def _keep_text(folder: Path, text: str, name: str) -> None:
     """Check the text of a run that has checkpoints; of one that begins, keep its sum.
 
     Raises:
@@ -77,14 +78,14 @@ def keep_text(folder: Path, text: str, name: str) -> None:
     """
     try:
         check_text(folder, text, name)
-        if (folder / TEXT_SUM).exists():
+        if (folder / _TEXT_SUM).exists():
             return  # the other ranks of a run find what the first has written
     except ValueError:
         if Checkpoints(folder / "checkpoints").all():
             raise
         (folder / "tokenizer.tiktoken").unlink(missing_ok=True)  # of the text as it was
     digest = hashlib.sha256(text.encode("utf8")).hexdigest()
-    with whole_file(folder / TEXT_SUM) as partial:
+    with whole_file(folder / _TEXT_SUM) as partial:
         partial.write_text(digest + "\n", encoding="utf8", newline="\n")
 
 # %% ../../nbs/89_from_recipe.ipynb #58bce288
@@ -156,7 +157,7 @@ def prepare(
             raise ValueError(f"the shards have a vocabulary of {size} tokens, {less}")
         return Ingredients(recipe, _recipe_tokenizer(recipe, folder), *shards)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
-    keep_text(folder, text, recipe.text or "Python's documentation")
+    _keep_text(folder, text, recipe.text or "Python's documentation")
     texts = split_text(text, held_out=recipe.held_out)
     tokenizer = _recipe_tokenizer(recipe, folder, texts[0])
     encoded = (tokenizer.encode(part, allowed_special="all") for part in texts)
@@ -189,10 +190,54 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
         model.load_state_dict(start.state_dict())
     return model.to(device)
 
+# %% ../../nbs/89_from_recipe.ipynb #e3162949
+def _begin(recipe: Recipe, folder: Path, group: OneProcess) -> Ingredients:
+    """Write down the recipe and return its ingredients; the first process goes first.
+
+    Raises:
+        ValueError: when the batch cannot be shared equally.
+    """
+    if recipe.batch_size % group.size:
+        batch = f"a batch of {recipe.batch_size} sequences"
+        raise ValueError(f"{batch} cannot be shared by {group.size} ranks")
+    found = None
+    if group.rank == 0:
+        found = prepare(write_recipe(recipe, folder), folder)
+    recipe = group.gather(found and found.recipe)[0]
+    return found or prepare(recipe, folder, verify=False)
+
+
+def _run(
+    recipe: Recipe, folder: Path, group: OneProcess, *, resume: bool, **watch: Any
+) -> Path:
+    """Train what a recipe describes, in one of the processes that share the run."""
+    begun = bool(Checkpoints(folder / "checkpoints").all())
+    if begun and not resume:
+        what = f"{folder} has checkpoints"
+        raise FileExistsError(f"{what}; let the run resume, or choose another folder")
+    choose_device(recipe.device)  # before anything is written
+    found = _begin(recipe, folder, group)
+    recipe, ranks = found.recipe, {"rank": group.rank, "world_size": group.size}
+    model = new_model(recipe, begun=begun)
+    loader = found.loader(batch_size=recipe.batch_size // group.size, **ranks,
+                          device=next(model.parameters()).device)
+    trainer = group.trainer(model, loader, recipe.training)
+    if group.rank:  # with dropout masks of its own
+        set_seed(recipe.seed + group.rank)
+    last = fit(trainer, folder, recipe.run, held_out=found.batches(), sample=found.sample,
+               resume=resume, processes=group, **watch)
+    if trainer.step < recipe.training.steps:
+        return last
+    if (done := group.whole_model(trainer)) is not None:
+        done.save_pretrained(folder / "model", tokenizer=found.tokenizer)
+    group.gather(None)  # until it is there
+    return folder / "model"
+
 # %% ../../nbs/89_from_recipe.ipynb #63dfccde
 def run_recipe(
-    recipe: Recipe, folder: str | os.PathLike, *, resume: bool = True,
-    progress: bool | None = None, say: Callable[[str], None] | None = None,
+    recipe: Recipe, folder: str | os.PathLike, *, parallel: str | None = None,
+    resume: bool = True, progress: bool | None = None,
+    say: Callable[[str], None] | None = None, timeout: float = 600.0,
 ) -> Path:  # fmt: skip
     """Train what a recipe describes, or go on where it stopped; return the model's folder.
 
@@ -202,32 +247,26 @@ def run_recipe(
     last checkpoint instead.
 
     Args:
+        parallel: under torchrun ``"ddp"`` or ``"fsdp"``, see
+            :class:`gpt2_book.distributed.ParallelTrainer`; None in one process.
+        timeout: seconds that processes wait for each other before they give up.
         say: is called with each evaluation's text, which otherwise stands above the bar.
 
     Raises:
         FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
         FileNotFoundError: when the text, the tokenizer's file, a shard or the model to
             start from is missing.
+        RuntimeError: for ``parallel`` in a process that torchrun did not start.
         ValueError: when ``folder`` holds a run with other settings, the text is too short,
-            or there is no such device.
+            the batch cannot be shared equally, or there is no such device.
         OSError: when a checkpoint or the log cannot be written; those before remain.
     """
     folder, recipe = Path(folder), recipe.at(".")
-    begun = bool(Checkpoints(folder / "checkpoints").all())
-    if begun and not resume:
-        what = f"{folder} has checkpoints"
-        raise FileExistsError(f"{what}; let the run resume, or choose another folder")
-    choose_device(recipe.device)  # before anything is written
-    recipe = write_recipe(recipe, folder)
-    found, model = prepare(recipe, folder), new_model(recipe, begun=begun)
-    loader = found.loader(device=next(model.parameters()).device)
-    trainer = Trainer(model, loader, recipe.training)
-    last = fit(
-        trainer, folder, recipe.run, held_out=found.batches(),
-        sample=lambda: found.sample(model),
-        resume=resume, progress=progress, say=say,
-    )  # fmt: skip
-    if trainer.step < recipe.training.steps:
-        return last
-    model.save_pretrained(folder / "model", tokenizer=found.tokenizer)
-    return folder / "model"
+    watch: dict[str, Any] = {"resume": resume, "progress": progress, "say": say}
+    if parallel is None:
+        return _run(recipe, folder, OneProcess(), **watch)
+    from gpt2_book.workshop.sharded import run_on_ranks
+
+    end = run_on_ranks(lambda ranks: _run(recipe, folder, ranks, **watch),
+                       parallel=parallel, device=recipe.device, timeout=timeout)
+    return cast(Path, end)

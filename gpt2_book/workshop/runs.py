@@ -11,23 +11,27 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..data import Loader
 from ..speed import peak_flops, training_flops
-from ..training import Step, Trainer, evaluate
+from ..training import Step, TrainConfig, Trainer, evaluate
 from .checkpoints import Checkpoints
 from .files import whole_file
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['logger', 'RunConfig', 'read_log', 'Log', 'stop_politely', 'measured', 'show', 'fit']
+__all__ = ['RunConfig', 'read_log', 'fit']
 
 # %% ../../nbs/84_runs.ipynb #a0f4513b
 @dataclass(frozen=True)
@@ -158,28 +162,60 @@ def stop_politely() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 # %% ../../nbs/84_runs.ipynb #f394ecc9
-def measured(
-    trainer: Trainer, record: Step, run: RunConfig, *, share: float | None = None,
-    held_out: Iterable[tuple[Tensor, Tensor]] = (), sample: Callable[[], str] | None = None,
-) -> dict:  # fmt: skip
-    """Return a step's line of the log: what it measured, and now and then the held-out loss
-    and a sample.
+class OneProcess:
+    """What a run asks of the processes that share it: here there is one.
 
-    Args:
-        share: of the machine that one token per second uses.
+    Another class of this kind stands for many, see ``gpt2_book.workshop.sharded``.
     """
+
+    rank, size = 0, 1
+    checkpoints: type[Checkpoints] = Checkpoints
+
+    def trainer(self, model: Any, loader: Loader, config: TrainConfig) -> Trainer:
+        """Return this process' trainer."""
+        return Trainer(model, loader, config)
+
+    def gather(self, thing: object) -> list[Any]:
+        """Return the ``thing`` of every process, once all of them have come here."""
+        return [thing]
+
+    def evaluate(self, trainer: Trainer, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """Return the mean loss over batches that every process has."""
+        return evaluate(trainer.model, batches, precision=trainer.precision)
+
+    def whole_model(self, trainer: Trainer) -> Any:
+        """Return the model with all its weights in the first process, None in others."""
+        return trainer.model
+
+
+def _make_entry(trainer: Trainer, record: Step, processes: OneProcess) -> dict:
+    """Return a step's line of the log: what it measured, and the use of the machine."""
     entry = asdict(record)
-    if share is not None:
-        entry["mfu"] = record.tokens_per_second * share
-    if trainer.step % run.eval_every == 0 or trainer.step == trainer.config.steps:
-        if held_out:
-            how = {"precision": trainer.precision}
-            entry["held_out"] = evaluate(trainer.model, held_out, **how)
-        if sample:
-            entry["sample"] = sample()
+    length = getattr(trainer.loader, "block_size", None)
+    if flops := training_flops(trainer.model, length):
+        peak = processes.size * _peak(trainer.device, trainer.precision)
+        entry["mfu"] = record.tokens_per_second * flops / peak
     return entry
 
 
+@cache
+def _peak(device: torch.device, precision: str) -> float:
+    return peak_flops(device, precision)
+
+
+def _look(
+    trainer: Trainer, held_out: Sequence[tuple[Tensor, Tensor]],
+    sample: Callable[[Any], str] | None, processes: OneProcess,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the held-out loss, and in the first process a sample."""
+    found: dict[str, Any] = {}
+    if held_out:
+        found["held_out"] = processes.evaluate(trainer, held_out)
+    if sample and (model := processes.whole_model(trainer)) is not None:
+        found["sample"] = sample(model)
+    return found
+
+# %% ../../nbs/84_runs.ipynb #15408979
 @contextmanager
 def _progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[tqdm]:
     """Yield a bar of the updates, hidden by default where standard error is no terminal."""
@@ -192,7 +228,7 @@ def _progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[t
             bar.close()
 
 
-def show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -> None:
+def _show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -> None:
     """Move a progress bar on by one step and show the numbers of its line in the log; write
     evaluations above it.
 
@@ -217,9 +253,10 @@ def show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) ->
 # %% ../../nbs/84_runs.ipynb #4b2233c1
 def fit(
     trainer: Trainer, folder: str | os.PathLike, run: RunConfig | None = None, *,
-    held_out: Iterable[tuple[Tensor, Tensor]] = (), sample: Callable[[], str] | None = None,
+    held_out: Sequence[tuple[Tensor, Tensor]] = (),
+    sample: Callable[[Any], str] | None = None,
     resume: bool = True, progress: bool | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None, processes: OneProcess | None = None,
 ) -> Path:  # fmt: skip
     """Train to the end, or until a signal asks to stop; return the last checkpoint.
 
@@ -227,10 +264,12 @@ def fit(
 
     Args:
         held_out: a list of batches for :func:`gpt2_book.training.evaluate`.
-        sample: returns a text for the log; it must not draw from the global generators.
+        sample: makes a text of the model, for the log; it must not draw from the global
+            generators.
         resume: continue from the newest good checkpoint in ``folder``, if there is one.
         progress: show a progress bar; by default where standard error is a terminal.
         say: is called with each evaluation's text, which otherwise stands above the bar.
+        processes: that share the run; the first of them writes the log and shows it.
 
     Raises:
         FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
@@ -238,28 +277,30 @@ def fit(
         FloatingPointError: when the loss is no longer a number; the checkpoints remain.
         OSError: when a checkpoint or the log cannot be written; those before remain.
     """
-    run, folder = run or RunConfig(), Path(folder)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=run.keep)
+    run, folder, group = run or RunConfig(), Path(folder), processes or OneProcess()
+    checkpoints = group.checkpoints(folder / "checkpoints", keep=run.keep)
     if not resume and checkpoints.all():
         what = f"{folder} has checkpoints"
         raise FileExistsError(f"{what}; let the run resume, or choose another folder")
     path, steps = checkpoints.resume(trainer), trainer.config.steps
-    flops = training_flops(trainer.model, getattr(trainer.loader, "block_size", None))
-    share = flops / peak_flops(trainer.device, trainer.precision) if flops else None
-    bar = _progress_bar(trainer, hidden=None if progress is None else not progress)
-    record_of = Log(folder, step=trainer.step, tensorboard=run.tensorboard)
-    with bar as shown, stop_politely() as asked, record_of as log:
+    hidden = True if group.rank else None if progress is None else not progress
+    bar = _progress_bar(trainer, hidden=hidden)
+    log_of: AbstractContextManager[Log | None] = nullcontext()
+    if group.rank == 0:
+        log_of = Log(folder, step=trainer.step, tensorboard=run.tensorboard)
+    with bar as shown, stop_politely() as asked, log_of as log:
         for record in trainer:
-            entry = measured(
-                trainer, record, run, share=share, held_out=held_out, sample=sample
-            )
-            log.write(entry)
-            stop = asked.is_set() and trainer.step < steps
+            entry = _make_entry(trainer, record, group)
+            if trainer.step % run.eval_every == 0 or trainer.step == steps:
+                entry |= _look(trainer, held_out, sample, group)
+            if log:
+                log.write(entry)
+            stop = any(group.gather(asked.is_set())) and trainer.step < steps
             if stop or trainer.step == steps or trainer.step % run.save_every == 0:
                 path = checkpoints.save(trainer)
-            show(shown, entry, say)
+            _show(shown, entry, say if log else None)
             if stop:
-                done = trainer.step, steps, path
-                logger.warning("stopped after %d of %d steps; continue from %s", *done)
+                _logger.warning("stopped after %d of %d steps; continue from %s",
+                               trainer.step, steps, path)
                 break
     return path or checkpoints.save(trainer)  # there was nothing to do

@@ -361,13 +361,10 @@ def train(
     watch: dict[str, Any] = {"resume": resume, "progress": progress}
     watch["say"] = _teller(progress)
     if "WORLD_SIZE" in os.environ:
-        from gpt2_book.workshop import sharded
+        watch["parallel"] = parallel.value
+    from gpt2_book.workshop import from_recipe
 
-        end = sharded.run_recipe(recipe, out, parallel=parallel.value, **watch)
-    else:
-        from gpt2_book.workshop import from_recipe
-
-        end = from_recipe.run_recipe(recipe, out, **watch)
+    end = from_recipe.run_recipe(recipe, out, **watch)
     if end != out / "model":
         _stopped(out)
     elif os.environ.get("RANK", "0") == "0":

@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,27 +17,22 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
-from tqdm import tqdm
 
 from gpt2_book.distributed import (
-    ParallelTrainer, evaluate_together, gathered, process_group, rank_and_size, whole,
+    ParallelTrainer, evaluate_together, full_tensor, gather, process_group, rank_and_size,
 )  # fmt: skip
+from ..data import Loader
 from ..model import GPT
-from ..speed import peak_flops, training_flops
-from ..training import Trainer
+from ..training import TrainConfig, Trainer
 from gpt2_book.workshop.checkpoints import (
     SUMS, Checkpoints, Run, check_settings, named_tensors, random_state, resumable,
     set_random_state, set_seed, set_training_tensors, settings_of, training_tensors,
 )  # fmt: skip
 from .files import sha256, sync, whole_folder
-from .from_recipe import new_model, prepare
-from .recipes import Recipe, write_recipe
-from .runs import Log, RunConfig, measured, show, stop_politely
-
-logger = logging.getLogger(__name__)
+from .runs import OneProcess
 
 # %% auto #0
-__all__ = ['logger', 'ShardedCheckpoints', 'whole_model', 'fit', 'run_recipe']
+__all__ = ['ShardedCheckpoints']
 
 # %% ../../nbs/85_sharded.ipynb #6274db09
 def _write_part(run: Run, folder: Path) -> None:
@@ -137,14 +129,14 @@ def _read_part(run: Run, folder: Path) -> None:
 def _sums_of(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in a folder; each rank computes some of them."""
     rank, size = rank_and_size()
-    gathered(None)  # until all of them are written
+    gather(None)  # until all of them are written
     files = (path for path in folder.rglob("*") if path.is_file())
     names = sorted(path.relative_to(folder).as_posix() for path in files)
     mine = {}
     for name in [name for name in names if name != SUMS][rank::size]:
         sync(folder / name)
         mine[name] = sha256(folder / name)
-    return {name: digest for part in gathered(mine) for name, digest in part.items()}
+    return {name: digest for part in gather(mine) for name, digest in part.items()}
 
 
 def _damage_of(folder: Path) -> str:
@@ -157,7 +149,7 @@ def _damage_of(folder: Path) -> str:
         lines = (folder / SUMS).read_text(encoding="utf8").splitlines()
     except (OSError, ValueError) as error:
         lines = [f"{error}  {SUMS}"]
-    parts = (line.partition("  ") for line in gathered(lines)[0])
+    parts = (line.partition("  ") for line in gather(lines)[0])
     promised = {name: digest for digest, _, name in parts}
     if "tensors.safetensors" in promised:
         why = f"{folder} was written by a single process"
@@ -191,11 +183,11 @@ class ShardedCheckpoints(Checkpoints):
                 shutil.rmtree(old, ignore_errors=True)
         else:
             self._fill(run, None)
-        gathered(None)  # until it has its name
+        gather(None)  # until it has its name
         return path
 
     def _fill(self, run: Run, inside: Path | None) -> None:
-        inside = gathered(inside)[0]  # rank 0's
+        inside = gather(inside)[0]  # rank 0's
         _write_part(run, inside)
         sums = _sums_of(inside)
         if rank_and_size()[0] == 0:
@@ -209,7 +201,7 @@ class ShardedCheckpoints(Checkpoints):
         Raises:
             ValueError: when every checkpoint is damaged, or of a run with other settings.
         """
-        found = gathered(self.all())[0]
+        found = gather(self.all())[0]
         for path in reversed(found):
             if not (damage := _damage_of(path)):
                 _read_part(run, path)
@@ -236,131 +228,50 @@ def whole_model(trainer: Trainer) -> GPT | None:
             model = GPT(trained.config).to(like.device, like.dtype)
     mine = {} if model is None else named_tensors(model)
     for name, tensor in named_tensors(trained).items():
-        full = whole(tensor.detach())
+        full = full_tensor(tensor.detach())
         if rank == 0:
             mine[name].data.copy_(full)
     return model
 
 # %% ../../nbs/85_sharded.ipynb #9c5013dc
-def _any_rank(asked: bool, device: torch.device) -> bool:
-    """Say on every rank whether any of them was asked."""
-    dist.all_reduce(count := torch.tensor(float(asked), device=device))
-    return count.item() > 0
-
-
-def _looked(
-    trainer: ParallelTrainer, run: RunConfig, held_out: Sequence[tuple[Tensor, Tensor]],
-    sample: Callable[[GPT], str] | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the held-out loss and, on rank 0, a sample, at the steps when ``run`` asks."""
-    found: dict[str, Any] = {}
-    if trainer.step % run.eval_every and trainer.step < trainer.config.steps:
-        return found
-    if held_out:
-        found["held_out"] = evaluate_together(trainer, held_out)
-    if sample and (model := whole_model(trainer)) is not None:
-        found["sample"] = sample(model)
-    return found
-
-
-def _share_of_machines(trainer: ParallelTrainer) -> float | None:
-    """Return the share of all ranks' arithmetic that one token per second uses.
-
-    It is None for an unknown model.
-    """
-    flops = training_flops(trainer.model, getattr(trainer.loader, "block_size", None))
-    peak = trainer.size * peak_flops(trainer.device, trainer.precision)
-    return flops / peak if flops else None
-
-# %% ../../nbs/85_sharded.ipynb #b6333ae3
-def fit(
-    trainer: ParallelTrainer, folder: str | os.PathLike, run: RunConfig | None = None, *,
-    held_out: Sequence[tuple[Tensor, Tensor]] = (),
-    sample: Callable[[GPT], str] | None = None,
-    resume: bool = True, progress: bool | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Path:  # fmt: skip
-    """Do what :func:`gpt2_book.workshop.runs.fit` does, on all ranks together.
-
-    Rank 0 writes the log and shows it.
-
-    Args:
-        held_out: the same list of batches on every rank.
-        sample: makes a text of the whole model, for the log.
-
-    Raises:
-        FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
-        ValueError: when they are of a run with other settings, or all damaged.
-        FloatingPointError: when the loss is no longer a number; the checkpoints remain.
-    """
-    run, folder, lead = run or RunConfig(), Path(folder), trainer.rank == 0
-    checkpoints = ShardedCheckpoints(folder / "checkpoints", keep=run.keep)
-    if not resume and checkpoints.all():
-        what = f"{folder} has checkpoints"
-        raise FileExistsError(f"{what}; let the run resume, or choose another folder")
-    path, share = checkpoints.resume(trainer), _share_of_machines(trainer)
-    steps, begun = trainer.config.steps, trainer.step
-    hidden = True if not lead else None if progress is None else not progress
-    bar = tqdm(total=steps, initial=begun, unit="step", disable=hidden)
-    log_of = Log(folder, step=begun, tensorboard=run.tensorboard) if lead else nullcontext()
-    with bar, stop_politely() as asked, log_of as log:
-        for record in trainer:
-            entry = measured(trainer, record, run, share=share)
-            entry |= _looked(trainer, run, held_out, sample)
-            if log:  # rank 0's
-                log.write(entry)
-                show(bar, entry, say)
-            stop = _any_rank(asked.is_set(), trainer.device) and trainer.step < steps
-            if stop or trainer.step == steps or trainer.step % run.save_every == 0:
-                path = checkpoints.save(trainer)
-            if stop:
-                done = trainer.step, steps, path
-                logger.warning("stopped after %d of %d steps; continue from %s", *done)
-                break
-    return path or checkpoints.save(trainer)  # there was nothing to do
-
-# %% ../../nbs/85_sharded.ipynb #963b1a15
-@record
-def run_recipe(
-    recipe: Recipe, folder: str | os.PathLike, *, parallel: str = "ddp",
-    resume: bool = True,
-    progress: bool | None = None, say: Callable[[str], None] | None = None,
-    timeout: float = 600.0,
-) -> Path:  # fmt: skip
-    """Do what :func:`gpt2_book.workshop.from_recipe.run_recipe` does, under torchrun.
+class ManyProcesses(OneProcess):
+    """The ranks that torchrun has started, as a run asks for them.
 
     Args:
         parallel: ``"ddp"`` or ``"fsdp"``, see
             :class:`gpt2_book.distributed.ParallelTrainer`.
+    """
+
+    checkpoints: type[Checkpoints] = ShardedCheckpoints
+
+    def __init__(self, parallel: str) -> None:
+        self.parallel, (self.rank, self.size) = parallel, rank_and_size()
+
+    def trainer(self, model: Any, loader: Loader, config: TrainConfig) -> Trainer:
+        return ParallelTrainer(model, loader, config, parallel=self.parallel)
+
+    def gather(self, thing: object) -> list[Any]:
+        return gather(thing)
+
+    def evaluate(self, trainer: Trainer, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
+        return evaluate_together(cast(ParallelTrainer, trainer), batches)
+
+    def whole_model(self, trainer: Trainer) -> GPT | None:
+        return whole_model(trainer)
+
+# %% ../../nbs/85_sharded.ipynb #963b1a15
+@record
+def run_on_ranks(
+    run: Callable[[OneProcess], Path], *, parallel: str, device: str, timeout: float
+) -> Path:
+    """Call ``run`` in every process that torchrun has started.
+
+    Args:
+        parallel: ``"ddp"`` or ``"fsdp"``.
         timeout: seconds that ranks wait for each other before they give up.
 
     Raises:
         RuntimeError: when torchrun did not start this process.
-        ValueError: when the batch cannot be shared equally, or ``folder`` holds a run with
-            other settings.
     """
-    with process_group(device=recipe.device, timeout=timeout) as world:
-        folder, recipe = Path(folder), recipe.at(".")
-        b, n = recipe.batch_size, world.size
-        if b % n:
-            raise ValueError(f"a batch of {b} sequences cannot be shared by {n} ranks")
-        if world.rank == 0:
-            recipe = write_recipe(recipe, folder)
-            found = prepare(recipe, folder)
-        recipe = gathered(recipe)[0]
-        found = found if world.rank == 0 else prepare(recipe, folder, verify=False)
-        ranks = {"rank": world.rank, "world_size": n}
-        loader = found.loader(batch_size=b // n, device=world.device, **ranks)
-        model = new_model(recipe, begun=bool(Checkpoints(folder / "checkpoints").all()))
-        trainer = ParallelTrainer(model, loader, recipe.training, parallel=parallel)
-        if world.rank:  # with dropout masks of its own
-            set_seed(recipe.seed + world.rank)
-        last = fit(
-            trainer, folder, recipe.run, held_out=found.batches(), sample=found.sample,
-            resume=resume, progress=progress, say=say)  # fmt: skip
-        if trainer.step < recipe.training.steps:
-            return last
-        if (done := whole_model(trainer)) is not None:
-            done.save_pretrained(folder / "model", tokenizer=found.tokenizer)
-        gathered(None)
-    return folder / "model"
+    with process_group(device=device, timeout=timeout):
+        return run(ManyProcesses(parallel))
