@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import causal_mask
-from .finetuning import PAD
+from .data import PAD
 from .initialization import init_gpt2_
 from .layer_norm import LayerNorm
 from .workshop.bert_files import SavedBert

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .bert import Bert, BertConfig, BertForPreTraining, init_bert_
-from .finetuning import PAD, ExampleLoader, GPTClassifier, pad_rows
+from .data import PAD, pad_rows
+from .finetuning import ExampleLoader, GPTClassifier
 from .workshop.bert_files import SavedBert
 from .workshop.tensors import Stored
 
@@ -347,5 +348,5 @@ class ChoiceLoader(ExampleLoader):
     def next_batch(self) -> tuple[Tensor, Tensor]:
         numbers, labels = super().next_batch()  # (B, 1), (B,)
         rows = [row for (i,) in numbers.tolist() for row in self.choices[i]]
-        idx = pad_rows(rows).unflatten(0, (len(labels), -1))  # (B K, T) -> (B, K, T)
+        idx = pad_rows(rows)[0].unflatten(0, (len(labels), -1))  # (B K, T) -> (B, K, T)
         return idx.to(self.device), labels

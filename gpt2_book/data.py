@@ -244,16 +244,20 @@ class ResumableLoader(Loader, Protocol):
 
     def load_state_dict(self, state: dict) -> None: ...
 
+# %% ../nbs/02_data.ipynb #29dabfa7
+PAD = -1  # in a row of tokens; no token has this number
+
 # %% ../nbs/02_data.ipynb #77bf60ad
 def pad_rows(
     rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = "right",
-    value: int = 0,
+    value: int = PAD,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Make one batch of rows of unequal lengths: the tokens, and where real ones stand.
 
     Args:
         side: on which the shorter rows are filled up.
-        value: what they are filled up with.
+        value: what they are filled up with; by default -1, which is no token, so that a
+            model that is not told about it fails.
 
     Shapes:
         returns: int64 tokens of (B, T), with T the length of the longest row, and the

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .data import epoch_order
+from .data import epoch_order, pad_rows
 from .evaluation import evaluating
 from .model import GPT
 
@@ -183,33 +183,6 @@ def merge_lora(model: nn.Module) -> nn.Module:
     return model.requires_grad_(True)
 
 # %% ../nbs/35_finetuning.ipynb #1740b3ef
-PAD = -1  # in a row of tokens; no token has this number
-
-
-def pad_rows(rows: Sequence[Sequence[int]], *,
-             side: Literal["left", "right"] = "right") -> Tensor:
-    """Make one batch of rows of unequal lengths, filled up with ``PAD``.
-
-    Shapes:
-        returns (B, T) int64, with T the length of the longest row
-
-    Raises:
-        ValueError: when there are no rows, one is empty, or the side is neither.
-    """
-    lengths = [len(row) for row in rows]
-    if not lengths or 0 in lengths:
-        where = (f"row {lengths.index(0)} of {len(lengths)} is empty" if lengths
-                 else "there are none")
-        raise ValueError(f"every row needs at least one token: {where}")
-    if side not in ("left", "right"):
-        raise ValueError(f"side must be 'left' or 'right', not {side!r}")
-    batch = torch.full((len(rows), max(lengths)), PAD)  # (B, T)
-    for i, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(-len(row), None)
-        batch[i, place] = torch.as_tensor(row)
-    return batch
-
-
 def _last_real(attention_mask: Tensor) -> Tensor:
     """Return the column of each row's last real token.
 
@@ -330,7 +303,7 @@ class ExampleLoader:
         order = epoch_order(len(self.rows), seed=self.seed, epoch=self.epoch)
         chosen = order[self.step * self.batch_size :][: self.batch_size].tolist()  # (B,)
         self.step += 1
-        return (pad_rows([self.rows[i] for i in chosen]).to(self.device),
+        return (pad_rows([self.rows[i] for i in chosen])[0].to(self.device),
                 self.labels[chosen].to(self.device))
 
     def state_dict(self) -> dict[str, int]:
@@ -363,7 +336,7 @@ def class_logits(model: GPTClassifier, rows: Sequence[Sequence[int]], *,
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     with evaluating(model) as device:
         starts = range(0, max(1, len(rows)), batch_size)
-        batches = [pad_rows([rows[i] for i in order[start : start + batch_size]])
+        batches = [pad_rows([rows[i] for i in order[start : start + batch_size]])[0]
                    for start in starts]
         logits = torch.cat([model(batch.to(device))[0].cpu()
                             for batch in batches])  # (N, K)

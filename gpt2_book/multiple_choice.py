@@ -77,7 +77,7 @@ def _pad_pairs(pairs: Sequence[_Pair], block_size: int) -> tuple[Tensor, Tensor]
         row = [*context, *ending][-(block_size + 1) :]
         rows.append(row[:-1])
         targets.append([-100] * (len(row) - 1 - len(ending)) + [*ending])
-    return pad_rows(rows)[0], pad_rows(targets, value=-100)[0]  # (B, T), (B, T)
+    return pad_rows(rows, value=0)[0], pad_rows(targets, value=-100)[0]  # (B, T), (B, T)
 
 
 def _log_likelihoods(

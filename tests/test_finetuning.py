@@ -9,7 +9,6 @@ from gpt2_book.finetuning import (
     class_logits,
     lora_layers,
     merge_lora,
-    pad_rows,
 )
 
 
@@ -21,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpt2_book.data import ShuffledLoader
+from gpt2_book.data import ShuffledLoader, pad_rows
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.optim import decay_groups
 from gpt2_book.training import TrainConfig, Trainer, evaluate, train
@@ -229,7 +228,7 @@ def test_the_classifier_equals_hugging_faces(side):
     hf, ours, names, turn = hugging_face_pair()
     g = torch.Generator().manual_seed(1)
     rows = [torch.randint(40, (n,), generator=g).tolist() for n in (12, 1, 5, 8, 5)]
-    labels, idx = torch.tensor([0, 2, 1, 1, 0]), pad_rows(rows, side=side)
+    labels, idx = torch.tensor([0, 2, 1, 1, 0]), pad_rows(rows, side=side)[0]
     real = idx >= 0
     where = (real.long().cumsum(1) - 1).clamp(min=0)
     theirs = hf(idx.masked_fill(~real, 40), attention_mask=real.long(), position_ids=where).logits
@@ -246,7 +245,7 @@ def test_the_classifier_equals_hugging_faces(side):
 # ../nbs/35_finetuning.ipynb #0d571c3f
 def test_wrong_rows_and_labels_are_refused():
     model = GPTClassifier(small_gpt(), 3)
-    idx = pad_rows([[1, 2], [3], [4, 5]])
+    idx = pad_rows([[1, 2], [3], [4, 5]])[0]
     for labels, match in (([0, 3, 1], "row 1 has the label 3; the 3 classes are 0 to 2"), ([0, 0, -1], "row 2 has the label -1")):
         with pytest.raises(ValueError, match=match):
             model(idx, torch.tensor(labels))
@@ -257,11 +256,11 @@ def test_wrong_rows_and_labels_are_refused():
     with pytest.raises(ValueError, match="at least 2 classes, not 1"):
         GPTClassifier(small_gpt(), 1)
     with pytest.raises(ValueError, match="row 1 of 2 is empty"):
-        pad_rows([[1], []])
+        pad_rows([[1], []])[0]
     with pytest.raises(ValueError, match="there are none"):
-        pad_rows([])
+        pad_rows([])[0]
     with pytest.raises(ValueError, match="'left' or 'right', not 'up'"):
-        pad_rows([[1]], side="up")
+        pad_rows([[1]], side="up")[0]
     some = model(idx, torch.tensor([0, -100, 2]))[1]
     both = model(idx[[0, 2]], torch.tensor([0, 2]))[1]
     torch.testing.assert_close(some, both, atol=1e-12, rtol=0)
