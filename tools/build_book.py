@@ -26,9 +26,16 @@ OUT = ROOT / "_build"
 HTML = OUT / "html"
 STAMP = OUT / "book.json"  # what the last good build was made from, and the files it made
 # pages that have another name now: a link to the old one is sent on
-MOVED = {"91_figures": "93_figures", "92_benchmarks": "94_benchmarks", "43_gpt3": "44_gpt3", "44_tour": "45_tour"}
+MOVED = {
+    "nbs/91_figures.html": "93_figures.html",
+    "nbs/92_benchmarks.html": "94_benchmarks.html",
+    "nbs/43_gpt3.html": "44_gpt3.html",
+    "nbs/44_tour.html": "45_tour.html",
+    "api.html": "api/index.html",
+}
 
 sys.path.insert(0, str(Path(__file__).parent))
+import api_pages  # noqa: E402  (beside this file)
 
 
 def say(text: str) -> None:
@@ -96,8 +103,8 @@ def render(first: str, jobs: int) -> list[str]:
         if first != "index":
             write_page("index.html", f'<a href="{first}.html">The book</a>', forward=f"{first}.html")
         for old, new in MOVED.items():
-            if (HTML / "nbs" / f"{new}.html").exists():
-                write_page(f"nbs/{old}.html", f'This page is now <a href="{new}.html">here</a>.', forward=f"{new}.html")
+            if (HTML / old).parent.joinpath(new).exists():
+                write_page(old, f'This page is now <a href="{new}">here</a>.', forward=new)
         base = settings()["doc_host"] + settings()["doc_baseurl"]  # the page stands in for one of any depth
         write_page("404.html", f'There is no such page. <a href="{base}">The book</a> begins here.')
         return []
@@ -139,6 +146,7 @@ def keep_outputs(pages: list[Path]) -> None:
 
 def build(jobs: int) -> int:
     start = time.perf_counter()
+    api_pages.write(ROOT)
     first, pages = toc_documents()
     key = inputs_key(pages)
     try:

@@ -47,6 +47,7 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
             raise SphinxError("\n".join(problems))
         store.fill(nb, path)
     run_notebooks.arrange_figures(nb)
+    run_notebooks.fold_lines(nb)
     nb.metadata["language_info"] = {
         "name": "python",
         "pygments_lexer": "ipython3",
@@ -204,6 +205,16 @@ def drop_thebe(app: Sphinx) -> None:
     app.registry.css_files[:] = [c for c in app.registry.css_files if "thebe" not in c[0]]
 
 
+def leave_unlinked(app: Sphinx, env: BuildEnvironment, node: nodes.Element, text: nodes.TextElement) -> nodes.Node | None:
+    """Show a type of the package that no page describes, since only its own modules use it, without a link."""
+    module, _, name = str(node.get("reftarget")).rpartition(".")
+    if node.get("refdomain") == "py" and node.get("reftype") in ("class", "obj") and module.startswith("gpt2_book"):
+        there = sys.modules.get(module)
+        if hasattr(there, name) and name not in getattr(there, "__all__", ()):
+            return text
+    return None
+
+
 def setup(app: Sphinx) -> dict:
     drop_thebe(app)
     app.add_html_math_renderer("katex", (visit_math, None), (visit_math_block, None))
@@ -211,6 +222,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", read_notebook)
     app.connect("html-page-context", add_katex)
     app.connect("html-page-context", describe)
+    app.connect("missing-reference", leave_unlinked)
     app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
     app.add_post_transform(FoldRunsOfTests)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

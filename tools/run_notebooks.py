@@ -17,6 +17,7 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ from nbformat.v4 import new_output
 
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*(.*?)\s*$")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+WIDTH = 92  # columns of what a page shows at 1280 pixels
+GAP = re.compile(r"\S {2,}\S.*\S {2,}\S")  # in a table
 TIMEOUT = 600  # seconds a cell may take
 EMULATED = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")  # another CPU's kernels
 # the files of GPT-2's ranks in tiktoken's cache: hashes of the addresses that they come from
@@ -194,6 +197,47 @@ def arrange_figures(nb: NotebookNode) -> None:
                 cell.outputs = rest + [
                     new_output("stream", name="stdout", text=o.data["text/plain"] + "\n") for o in values
                 ]
+
+
+def check_widths(nb: NotebookNode, path: Path) -> list[str]:
+    """Return which tables a page of 1280 pixels would cut off; a wide line of prose is folded."""
+    problems = []
+    for number, cell in enumerate(nb.cells, 1):
+        if cell.cell_type != "code" or {"remove-cell", "remove-output"} & set(cell.metadata.get("tags", [])):
+            continue
+        for text in _printed(cell):
+            wide = [(i, line) for i, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH and GAP.search(line)]
+            for i, line in wide[:1]:
+                where = Cell(path, number, cell.source)
+                problems.append(f"{where}: line {i} of its output has {len(line)} columns; a page shows {WIDTH}: {line[:40]}...")
+    return problems
+
+
+def _printed(cell: NotebookNode) -> list[str]:
+    """Return the texts that a cell has printed, and the value that it ends in."""
+    texts = [out.text for out in cell.outputs if out.output_type == "stream"]
+    return texts + ["".join(out.data["text/plain"]) for out in cell.outputs if set(out.get("data", [])) == {"text/plain"}]
+
+
+def fold_lines(nb: NotebookNode) -> None:
+    """Break the wide lines of what was printed, between words, as a terminal would."""
+    for cell in nb.cells:
+        for out in cell.get("outputs", []):
+            if out.output_type == "stream":
+                out.text = _fold(out.text)
+            elif set(out.get("data", [])) == {"text/plain"}:
+                out.data["text/plain"] = _fold("".join(out.data["text/plain"]))
+
+
+def _fold(text: str) -> str:
+    lines = []
+    for line in text.splitlines(keepends=True):
+        body = line.rstrip("\n")
+        if len(body) > WIDTH:
+            indent = " " * (len(body) - len(body.lstrip(" ")) + 2)
+            body = "\n".join(textwrap.wrap(body, WIDTH, subsequent_indent=indent, break_on_hyphens=False))
+        lines.append(body + line[len(line.rstrip("\n")) :])
+    return "".join(lines)
 
 
 class Outputs:
@@ -366,7 +410,7 @@ def execute(
             continue
         current.append(store.file(nb, path))
         if store.fill(nb, path):
-            problems += check_figures(nb, path)
+            problems += check_figures(nb, path) + check_widths(nb, path)
         else:
             todo.append(path)
     threads = max(1, cores() // max(1, min(jobs, len(todo))))
@@ -386,7 +430,7 @@ def execute(
                 return
             if said := _finish(nb):
                 say(f"  {path.stem}: {len(said)} line(s) on stderr, not on the page; the first: {said[0][:200]}")
-            problems.extend(check_figures(nb, path))
+            problems.extend(check_figures(nb, path) + check_widths(nb, path))
             store.keep(nb, path)
             say(f"  {path.stem:28} {time.perf_counter() - start:5.1f} s")
 

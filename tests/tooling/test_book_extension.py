@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import api_pages
 import nbformat
 import pytest
 import run_notebooks
@@ -208,6 +210,21 @@ def test_a_diagram_says_what_its_alt_text_says(tmp_path: Path):
     assert nb.cells[0].outputs[0].data["text/html"].endswith("""aria-label='a &lt; "b"' class="diagram"/>""")
 
 
+def test_a_wide_line_is_folded_and_a_wide_table_refused(tmp_path: Path):
+    path = write(tmp_path / "nbs" / "07_cells.ipynb", [new_code_cell("print()")])
+    nb = prepare(path)
+    table = "name   first   second" + " 1" * 40
+    nb.cells[0].outputs = [new_output("stream", name="stdout", text=f"short\n{'word ' * 30}\nend\n")]
+    assert run_notebooks.check_widths(nb, path) == []
+    run_notebooks.fold_lines(nb)
+    text = nb.cells[0].outputs[0].text
+    assert text.split() == ["short", *["word"] * 30, "end"] and text.endswith("\nend\n")
+    assert max(map(len, text.splitlines())) <= run_notebooks.WIDTH
+    nb.cells[0].outputs = [new_output("execute_result", {"text/plain": f"a\n{table}"})]
+    (problem,) = run_notebooks.check_widths(nb, path)
+    assert problem.startswith("nbs/07_cells.ipynb, cell 1 (print()): line 2 of its output has 101 columns")
+
+
 def test_the_diagrams_of_the_package_are_known_as_such():
     from gpt2_book.diagrams import Diagram
 
@@ -356,7 +373,7 @@ def test_a_page_that_moved_sends_its_reader_on_and_a_lost_one_home(built: Book):
     assert 'href="https://' in page and "no such page" in page
     tool = built.root / "tools" / "build_book.py"
     text = tool.read_text()
-    tool.write_text(text.replace("MOVED = {", 'MOVED = {"00_old": "01_first", "00_gone": "99_never", '))
+    tool.write_text(text.replace("MOVED = {", 'MOVED = {"nbs/00_old.html": "01_first.html", "nbs/00_gone.html": "99_never.html", '))
     try:
         rc, said = built.build()
         assert rc == 0, said
@@ -505,7 +522,7 @@ def test_every_notebook_is_in_the_table_of_contents():
     listed = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
     there = sorted(f"nbs/{p.stem}" for p in (ROOT / "nbs").glob("*.ipynb"))
     assert sorted(x for x in listed if x.startswith("nbs/")) == there
-    assert all((ROOT / f"{x}.md").exists() for x in listed if not x.startswith("nbs/"))
+    assert [x for x in listed if not x.startswith("nbs/")] == ["api/index"]  # which tools/api_pages.py writes
     assert len(listed) == len(set(listed))
 
 
@@ -516,7 +533,24 @@ def test_every_notebook_can_become_a_page(path: Path):
     assert json.loads(path.read_text())["nbformat"] == 4
 
 
-def test_every_module_is_on_the_api_page():
-    named, package = re.findall(r"automodule:: gpt2_book\.([\w.]+)", (ROOT / "api.md").read_text()), ROOT / "gpt2_book"
-    files = [p.relative_to(package).with_suffix("") for p in package.rglob("[a-z]*.py")]
-    assert sorted(named) == sorted(".".join(p.parts) for p in files)
+def test_every_public_name_has_a_place_on_the_pages_of_the_package(tmp_path: Path):
+    for name in ("gpt2_book", "nbs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "_toc.yml", tmp_path)
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "gpt2_book.gone.md").write_text("# of a module that is gone")
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in api_pages.write(tmp_path)}
+    assert {path.stem for path in (tmp_path / "api").iterdir()} == pages.keys()
+    package, first = ROOT / "gpt2_book", pages.pop("index")
+    for path in package.rglob("[a-z]*.py"):
+        module, names = ".".join(path.relative_to(ROOT).with_suffix("").parts), public_names(path)
+        place = rf"^\.\. (?:auto(?:class|function):: {re.escape(module)}\.|py:data:: )(\w+)$"
+        assert sorted(re.findall(place, pages.get(module, ""), re.M)) == sorted(names), module
+        assert all(f"`~{module}.{name}`" in first for name in names), module
+    called = re.findall(r":: gpt2_book\.tokenizer\.(\w+)", pages["gpt2_book.tokenizer"])
+    assert called[0] == "Tokenizer"
+
+
+def public_names(path: Path) -> list[str]:
+    found = re.search(r"^__all__ = (\[.*?\])", path.read_text(encoding="utf-8"), re.M | re.S)
+    return ast.literal_eval(found[1]) if found else []

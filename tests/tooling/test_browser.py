@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
 _forwards = 'http-equiv="refresh"'  # a page under an old name, which sends its reader on
 CHAPTERS = sorted(str(p.relative_to(HTML)) for p in HTML.glob("nbs/*.html") if _forwards not in p.read_text(encoding="utf-8"))
-PAGES = [*CHAPTERS, *(name for name in ("api.html", "search.html") if (HTML / name).exists())]
+PAGES = [*CHAPTERS, *(name for name in ("api/index.html", "api/gpt2_book.model.html", "search.html") if (HTML / name).exists())]
 
 
 class Parsed(HTMLParser):
@@ -89,9 +89,9 @@ def test_colab_edit_and_download_buttons(html: Path, parsed: dict[Path, Parsed],
 
 
 def test_every_module_is_on_the_api_page(html: Path, parsed: dict[Path, Parsed]):
-    package = ROOT / "gpt2_book"
-    modules = [".".join(p.relative_to(package).with_suffix("").parts) for p in package.rglob("[a-z]*.py")]
-    assert [m for m in modules if f"module-gpt2_book.{m}" not in parsed[html / "api.html"].ids] == []
+    pages = [path for path in html.glob("api/*.html") if path.stem != "index"]
+    assert len(pages) > 20 and [p.stem for p in pages if f"module-{p.stem}" not in parsed[p].ids] == []
+    assert 'url=api/index.html' in (html / "api.html").read_text(encoding="utf-8")
 
 
 # --- with a browser -----------------------------------------------------------------------------------------------------
