@@ -267,3 +267,54 @@ def test_no_large_files():
     sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size for path in files()}
     assert {name: size for name, size in sizes.items() if size > LIMIT and not known.match(name)} == {}
     assert sum(size for name, size in sizes.items() if name.endswith(".safetensors")) <= 8 * 1024**2
+
+
+# --- how large the package is -----------------------------------------------------------------------------------------
+
+LONGER = {"seq2seq": 649, "transformer": 937}  # lines of modules that are still longer than 400: these may shrink, and no other may join them
+PUBLIC, UNUSED = 218, 70  # how many names are public, and how many that only their own module uses: both may only fall
+
+
+def top_level(path: Path) -> tuple[set[str], list[str]]:
+    """Return the names that a module defines for others, and those that it makes public."""
+    defined, public = set(), []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            defined |= {name.id for name in ast.walk(target) if isinstance(name, ast.Name)}
+            if getattr(target, "id", "") == "__all__":
+                public = ast.literal_eval(node.value)
+    return {name for name in defined if not name.startswith("_")}, public
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_is_read_in_one_sitting(module):
+    n = len(MODULES[module].read_text(encoding="utf-8").splitlines())
+    assert n <= LONGER.get(module, 400), f"{n} lines, {LONGER.get(module, 400)} at most"
+
+
+def test_the_public_interface_is_small():
+    public = [f"{module}.{name}" for module, path in MODULES.items() for name in top_level(path)[1] if module != "__init__"]
+    assert len(public) <= max(PUBLIC, 150), f"{len(public)} public names, {PUBLIC} at most"
+
+
+def test_a_name_without_an_underscore_is_used_outside_its_module():
+    said = {path: set(re.findall(r"\w+", text)) for path, text in texts().items() if path.endswith((".py", ".ipynb", ".md", ".ini"))}
+    unused = []
+    for module, path in MODULES.items():
+        own = path.relative_to(ROOT).as_posix()
+        notebook = re.search(r"File to edit: \S*(nbs/\w+\.ipynb)", path.read_text(encoding="utf-8"))
+        mine = {own, f"tests/test_{path.stem}.py", notebook and notebook[1]}
+        others = set().union(*(words for place, words in said.items() if place not in mine))
+        unused += [f"{module}.{name}" for name in sorted(top_level(path)[0] - others)]
+    assert len(unused) <= UNUSED, f"{len(unused)} names, {UNUSED} at most: {unused}"
+
+
+def test_the_readme_lists_every_chapter_with_its_module():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (?:`([\w.]+)`)? *\|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    modules = {}
+    for module, path in MODULES.items():
+        if made := re.search(r"File to edit: \S*nbs/(\w+)\.ipynb", path.read_text(encoding="utf-8")):
+            modules[made[1]] = module
+    assert rows == {name: modules.get(name, "") for name in NOTEBOOKS if name not in ("index", "00_quickstart")}
