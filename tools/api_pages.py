@@ -92,7 +92,7 @@ def modules(root: Path) -> list[Module]:
 
 def page(module: Module) -> str:
     """Return the page of a module."""
-    text = f"# `{module.name}`\n\n> {module.sentence}\n\nFrom the chapter [](../nbs/{module.chapter}.ipynb).\n\n"
+    text = f"# {module.name.removeprefix('gpt2_book.')}\n\n> {module.sentence}\n\nFrom the chapter [](../nbs/{module.chapter}.ipynb).\n\n"
     text += f"```{{eval-rst}}\n.. py:module:: {module.name}\n\n"
     for name, kind, value in module.names:
         text += f".. py:data:: {name}\n" if kind == "data" else f".. auto{kind}:: {module.name}.{name}\n"
