@@ -6,6 +6,7 @@ python tools/api_pages.py     write them; the build of the book does so by itsel
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,12 @@ def modules(root: Path) -> list[Module]:
         calls = {name: sum(name in names for names in imported.values()) for name, *_ in m.names}
         m.names.sort(key=lambda entry: (entry[0] not in top, entry[1] == "data", -calls[entry[0]]))
     return sorted((m for m in found if m.chapter and m.names), key=lambda m: m.chapter)
+
+
+@functools.cache
+def sources(root: Path) -> dict[str, str]:
+    """Return the notebook from which each page comes in the end."""
+    return {f"{FOLDER}/{m.name}": f"nbs/{m.chapter}.ipynb" for m in modules(root)}
 
 
 def page(module: Module) -> str:

@@ -26,7 +26,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.math import get_node_equation_number
 
 sys.path.insert(0, str(Path(__file__).parent))
-import run_notebooks  # noqa: E402  (beside this file)
+import api_pages  # noqa: E402  (beside this file)
+import run_notebooks  # noqa: E402
 
 # --- notebooks ------------------------------------------------------------------------------------------------------------
 
@@ -205,6 +206,15 @@ def drop_thebe(app: Sphinx) -> None:
     app.registry.css_files[:] = [c for c in app.registry.css_files if "thebe" not in c[0]]
 
 
+def edit_at_the_source(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Let the button of a page that is written from a module lead to the module's notebook."""
+    if pagename.startswith("api/"):
+        home = api_pages.sources(Path(app.srcdir)).get(pagename, "tools/api_pages.py")
+        for button in (b for group in context.get("header_buttons", ()) for b in group.get("buttons", ())):
+            if button["label"] == "source-edit-button":
+                button["url"] = button["url"].replace(f"{pagename}.md", home)
+
+
 def leave_unlinked(app: Sphinx, env: BuildEnvironment, node: nodes.Element, text: nodes.TextElement) -> nodes.Node | None:
     """Show a type of the package that no page describes, since only its own modules use it, without a link."""
     module, _, name = str(node.get("reftarget")).rpartition(".")
@@ -222,6 +232,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", read_notebook)
     app.connect("html-page-context", add_katex)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", edit_at_the_source, priority=900)  # once the theme has made its buttons
     app.connect("missing-reference", leave_unlinked)
     app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
     app.add_post_transform(FoldRunsOfTests)

@@ -551,6 +551,18 @@ def test_every_public_name_has_a_place_on_the_pages_of_the_package(tmp_path: Pat
     assert called[0] == "Tokenizer"
 
 
+def test_a_page_of_the_package_is_edited_in_its_notebook():
+    from types import SimpleNamespace
+
+    import nbdev_book
+
+    for page, home in (("gpt2_book.attention", "nbs/11_attention.ipynb"), ("index", "tools/api_pages.py")):
+        edit = {"label": "source-edit-button", "url": f"https://host/edit/main/api/{page}.md"}
+        context = {"header_buttons": [{"label": "fullscreen"}, {"buttons": [edit]}]}
+        nbdev_book.edit_at_the_source(SimpleNamespace(srcdir=ROOT), f"api/{page}", "", context, None)
+        assert edit["url"] == f"https://host/edit/main/{home}"
+
+
 def public_names(path: Path) -> list[str]:
     found = re.search(r"^__all__ = (\[.*?\])", path.read_text(encoding="utf-8"), re.M | re.S)
     return ast.literal_eval(found[1]) if found else []
