@@ -216,6 +216,15 @@ def _look(
     return found
 
 # %% ../../nbs/84_runs.ipynb #15408979
+def _begin_log(
+    trainer: Trainer, folder: Path, run: RunConfig, group: OneProcess
+) -> AbstractContextManager[Log | None]:
+    """Return the log, which the first process alone writes."""
+    if group.rank:
+        return nullcontext()
+    return Log(folder, step=trainer.step, tensorboard=run.tensorboard)
+
+
 @contextmanager
 def _progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[tqdm]:
     """Yield a bar of the updates, hidden by default where standard error is no terminal."""
@@ -285,10 +294,8 @@ def fit(
     path, steps = checkpoints.resume(trainer), trainer.config.steps
     hidden = True if group.rank else None if progress is None else not progress
     bar = _progress_bar(trainer, hidden=hidden)
-    log_of: AbstractContextManager[Log | None] = nullcontext()
-    if group.rank == 0:
-        log_of = Log(folder, step=trainer.step, tensorboard=run.tensorboard)
-    with bar as shown, stop_politely() as asked, log_of as log:
+    begun = _begin_log(trainer, folder, run, group)
+    with bar as shown, stop_politely() as asked, begun as log:
         for record in trainer:
             entry = _make_entry(trainer, record, group)
             if trainer.step % run.eval_every == 0 or trainer.step == steps:
