@@ -329,7 +329,7 @@ def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, _on_a_gra
         monkeypatch.setattr("gpt2_book.decoding._on_a_graph", lambda device: True)
     model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
     monkeypatch.setattr(
-        "gpt2_book.model.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
+        "gpt2_book.beam.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]
     )
     how, before = {"temperature": 0, "compile": True}, counters["stats"]["unique_graphs"]
     expected = model.generate(idx, 12, **how)
