@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-# %% ../nbs/11_attention.ipynb #73cf256d
+# %% ../nbs/11_attention.ipynb #29957f37
 def as_mask(mask: torch.Tensor) -> torch.Tensor:
     """Return a mask in booleans; one of whole numbers may hold 0 and 1, as Hugging Face's
     tokenizers make it.
