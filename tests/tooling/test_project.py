@@ -272,7 +272,7 @@ def test_no_large_files():
 # --- how large the package is -----------------------------------------------------------------------------------------
 
 LONGER = {"seq2seq": 649, "transformer": 937}  # lines of modules that are still longer than 400: these may shrink, and no other may join them
-PUBLIC, UNUSED = 218, 70  # how many names are public, and how many that only their own module uses: both may only fall
+PUBLIC, UNUSED = 189, 65  # how many names are public, and how many that only their own module uses: both may only fall
 
 
 def top_level(path: Path) -> tuple[set[str], list[str]]:
