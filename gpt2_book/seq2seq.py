@@ -6,253 +6,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from . import beam, generation
+from .workshop.pairs import check_mask, check_tokens
+from .workshop.saved import SavedModel, check_special, check_whole
 
 # %% auto #0
-__all__ = ['Pair', 'State', 'number_words', 'Characters', 'Vocabulary', 'pad_right', 'PairBatch', 'pair_batch',
-           'batches_by_length', 'LSTMCell', 'check_tokens', 'check_mask', 'Encoder', 'AdditiveAttention', 'Memory',
-           'Decoder', 'Seq2SeqConfig', 'Seq2Seq', 'translate', 'exact_match']
-
-# %% ../nbs/40_seq2seq.ipynb #ef7c88ba
-Pair = tuple[str, str]
-
-
-def _numbers(state: np.random.RandomState, n_digits: int, n: int) -> list[int]:
-    """Draw up to ``n`` different numbers of so many digits."""
-    low, high = 10 ** (n_digits - 1) if n_digits > 1 else 0, 10**n_digits
-    if high - low <= 4 * n:
-        return (low + state.permutation(high - low)[:n]).tolist()
-    return list(dict.fromkeys(state.randint(low, high, 2 * n, dtype=np.int64).tolist()))[:n]
-
-
-def _in_words(number: int, language: str) -> str:
-    try:
-        from num2words import num2words  # imported here, because nothing else needs it
-    except ImportError as error:
-        raise ImportError(
-            "the corpus is made by the package num2words: pip install num2words") from error
-    try:
-        return num2words(number, lang=language)
-    except NotImplementedError as error:
-        raise ValueError(f"num2words does not know the language {language!r}") from error
-
-# %% ../nbs/40_seq2seq.ipynb #94a38bd3
-def _shares(n_held_out: int, max_digits: int) -> dict[int, int]:
-    """Divide the held-out pairs over 3 digits and more, at most a tenth of all numbers with
-    so many digits.
-    """
-    if not 3 <= max_digits <= 12:
-        raise ValueError(f"max_digits must lie between 3 and 12, not {max_digits}")
-    shares, left = {}, n_held_out
-    for n_digits in range(3, max_digits + 1):
-        shares[n_digits] = min(left // (max_digits + 1 - n_digits),
-                               9 * 10 ** (n_digits - 2))
-        left -= shares[n_digits]
-    if left or n_held_out < 0:
-        most = sum(9 * 10 ** (n - 2) for n in shares)
-        raise ValueError(
-            f"n_held_out must lie between 0 and {most} for {max_digits} digits, not "
-            f"{n_held_out}")
-    return shares
-
-
-def number_words(
-    n_train: int = 20_000, n_held_out: int = 1_000, *,
-    max_digits: int = 6, languages: tuple[str, str] = ("en", "de"), seed: int = 0,
-) -> tuple[list[Pair], list[Pair]]:  # fmt: skip
-    """Write numbers in the words of two languages: pairs to train on, and held-out pairs of
-    other numbers.
-
-    Each count of digits gets an equal share of the training pairs; where there are too few
-    numbers, they repeat. Held-out numbers are all different and have three digits or more.
-
-    Raises:
-        ImportError: when the package num2words is missing.
-        ValueError: when a number is out of range, or a language is unknown.
-    """
-    shares, state = _shares(n_held_out, max_digits), np.random.RandomState(seed)
-    if n_train < max_digits:
-        raise ValueError(
-            f"n_train must be at least {max_digits}, one pair for each count of digits, "
-            f"not {n_train}")
-    train, held_out = [], []
-    for d in range(1, max_digits + 1):
-        n, n_held = (n_train * d // max_digits - n_train * (d - 1) // max_digits,
-                     shares.get(d, 0))
-        drawn = _numbers(state, d, n + n_held)
-        held_out += drawn[:n_held]
-        train += [drawn[n_held + i % (len(drawn) - n_held)] for i in range(n)]
-    a, b = languages
-    words = {number: (_in_words(number, a), _in_words(number, b))
-             for number in {*train, *held_out}}
-    return [words[train[i]]
-            for i in state.permutation(n_train)], [words[number] for number in held_out]
-
-# %% ../nbs/40_seq2seq.ipynb #3cd7a2d5
-class Characters:
-    """A tokenizer whose tokens are the characters of some texts, in alphabetical order.
-
-    Raises:
-        ValueError: when there is no character.
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.characters = sorted(set().union(*texts))
-        if not self.characters:
-            raise ValueError("the texts hold no character")
-        self.vocab_size = len(self.characters)
-        self._ids = {character: i for i, character in enumerate(self.characters)}
-
-    def encode(self, text: str) -> list[int]:
-        """Return one id per character. A ``ValueError`` names a character that the texts
-        did not have.
-        """
-        for character in text:
-            if character not in self._ids:
-                raise ValueError(
-                    f"the character {character!r} of {text!r} is not one of the "
-                    f"{self.vocab_size} known")
-        return [self._ids[character] for character in text]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids. A ``ValueError`` names one that is not in the
-        vocabulary.
-        """
-        ids = list(ids)
-        for i in ids:
-            if not 0 <= i < self.vocab_size:
-                raise ValueError(
-                    f"token id {i} is not in the vocabulary of {self.vocab_size} "
-                    f"characters")
-        return "".join(self.characters[i] for i in ids)
-
-
-class Vocabulary:
-    """A tokenizer with three more tokens behind its own: padding, begin and end of a
-    sequence.
-
-    Args:
-        tokenizer: anything with ``vocab_size``, ``encode`` and ``decode``:
-            :class:`Characters`, or byte pair encoding.
-    """
-
-    def __init__(self, tokenizer) -> None:
-        self.tokenizer, n = tokenizer, tokenizer.vocab_size
-        self.pad, self.bos, self.eos, self.vocab_size = n, n + 1, n + 2, n + 3
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text and ``eos``."""
-        return [*self.tokenizer.encode(text), self.eos]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids before the first ``eos``, without ``pad`` and ``bos``.
-        """
-        ids = list(ids)
-        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
-        return self.tokenizer.decode([i for i in ids if i not in (self.pad, self.bos)])
-
-# %% ../nbs/40_seq2seq.ipynb #0793d0e4
-def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Make one tensor of rows of unequal lengths, and a mask that is True where a token
-    stands.
-
-    Shapes:
-        returns: ids (B, T) int64 and mask (B, T) bool, with T the length of the longest row
-
-    Raises:
-        ValueError: when there is no row, or an empty one.
-    """
-    lengths = [len(row) for row in rows]
-    if not lengths or min(lengths) == 0:
-        raise ValueError(f"each row needs at least one token; their lengths are {lengths}")
-    T = max(lengths)
-    ids = torch.tensor([[*row, *[pad] * (T - len(row))] for row in rows])  # (B, T)
-    return ids, torch.arange(T) < torch.tensor(lengths)[:, None]  # (B, T)
-
-
-class PairBatch(NamedTuple):
-    """Source and target of ``B`` pairs, padded on the right; the masks are True where a
-    token stands.
-    """
-
-    src: Tensor  # (B, S)
-    src_mask: Tensor  # (B, S)
-    tgt_in: Tensor  # (B, T): bos, then the target without its last token
-    tgt_out: Tensor  # (B, T): the target, which is tgt_in one step later
-    tgt_mask: Tensor  # (B, T)
-
-
-def pair_batch(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    source: Vocabulary,
-    target: Vocabulary,
-    *,
-    device: torch.device | str = "cpu",
-) -> PairBatch:
-    """Make a batch of pairs of encoded texts; both end in their ``eos``.
-
-    Raises:
-        ValueError: when there is no pair, or an empty side.
-    """
-    src, src_mask = pad_right([s for s, _ in pairs], source.pad)  # (B, S)
-    tgt, tgt_mask = pad_right([[target.bos, *t] for _, t in pairs],
-                              target.pad)  # (B, T + 1)
-    return PairBatch(*(x.to(device)
-                       for x in (src, src_mask, tgt[:, :-1], tgt[:, 1:], tgt_mask[:, 1:])))
-
-# %% ../nbs/40_seq2seq.ipynb #564eeacc
-def batches_by_length(
-    lengths: Sequence[int], batch_size: int, *,
-    max_tokens: int | None = None, pool: int = 20, generator: torch.Generator | None = None,
-) -> list[list[int]]:  # fmt: skip
-    """Deal all indices once into batches of similar lengths, in random order.
-
-    Pools of ``pool * batch_size`` random indices are sorted by length and cut into batches.
-
-    Args:
-        lengths: the length of each sequence.
-        max_tokens: no batch has more than so many places, its longest sequence times their
-            number.
-
-    Raises:
-        ValueError: when a number is below 1, or one sequence alone is longer than
-            ``max_tokens``.
-
-    Source: Bahdanau et al. (2015), appendix B.2, with pools of 20 batches.
-    """
-    if min(batch_size, pool, 1 if max_tokens is None else max_tokens) < 1:
-        raise ValueError(
-            f"batch_size {batch_size}, pool {pool}, max_tokens {max_tokens}: all must be "
-            f"at least 1")
-    if max_tokens is not None and max(lengths, default=0) > max_tokens:
-        raise ValueError(
-            f"a sequence of {max(lengths)} tokens does not fit into max_tokens = "
-            f"{max_tokens}")
-    order, batches = torch.randperm(len(lengths), generator=generator).tolist(), []
-    for start in range(0, len(order), pool * batch_size):
-        batch: list[int] = []
-        for i in sorted(order[start : start + pool * batch_size], key=lambda i: lengths[i]):
-            places = (len(batch) + 1) * lengths[i]  # the new one is the longest
-            if len(batch) == batch_size or (max_tokens is not None and places > max_tokens):
-                batches.append(batch)
-                batch = []
-            batch.append(i)
-        batches.append(batch)
-    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+__all__ = ['LSTMCell', 'Encoder', 'AdditiveAttention', 'Decoder', 'Seq2SeqConfig', 'Seq2Seq']
 
 # %% ../nbs/40_seq2seq.ipynb #d90b0b6c
-State = tuple[Tensor, Tensor]
+_State = tuple[Tensor, Tensor]
 
 
 class LSTMCell(nn.Module):
@@ -282,7 +52,7 @@ class LSTMCell(nn.Module):
         for p in self.parameters():
             nn.init.uniform_(p, -(n_hidden**-0.5), n_hidden**-0.5)
 
-    def forward(self, x: Tensor, state: State | None = None) -> State:
+    def forward(self, x: Tensor, state: _State | None = None) -> _State:
         B, H = x.size(0), self.n_hidden
         h, c = (x.new_zeros(B, H), x.new_zeros(B, H)) if state is None else state
         if x.shape != (B, self.n_input) or h.shape != (B, H) or c.shape != (B, H):
@@ -295,46 +65,6 @@ class LSTMCell(nn.Module):
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c
 
-# %% ../nbs/40_seq2seq.ipynb #eee589bb
-def check_tokens(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Refuse what is not (B, T) whole numbers below ``vocab_size``, with at least one row
-    and one token.
-
-    Raises:
-        ValueError: naming the tensor and what is wrong with it.
-    """
-    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(
-            f"{name} must be whole numbers (B, T), not {ids.dtype} of shape "
-            f"{tuple(ids.shape)}")
-    low, high = ids.min().item(), ids.max().item()
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"{name} has tokens from {low} to {high}, its vocabulary those from 0 to "
-            f"{vocab_size - 1}")
-
-
-def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the lengths (B,) of rows padded on the right, of which the mask (B, T) is True
-    where a token stands.
-
-    Raises:
-        ValueError: when the mask has another shape or type, a row is all padding, or
-            padding is not on the right.
-    """
-    if mask.shape != torch.Size(shape) or mask.dtype != torch.bool:
-        raise ValueError(
-            f"{name} must be bool of shape {tuple(shape)}, not {mask.dtype} of "
-            f"{tuple(mask.shape)}")
-    lengths = mask.sum(1)  # (B,)
-    if (lengths == 0).any():
-        raise ValueError(
-            f"{name}: row {lengths.argmin().item()} of {len(mask)} is all padding")
-    if (mask[:, 1:] & ~mask[:, :-1]).any():
-        raise ValueError(
-            f"{name}: padding must stand on the right, and a token follows padding")
-    return lengths
-
 # %% ../nbs/40_seq2seq.ipynb #9f87a311
 class Encoder(nn.Module):
     """Read the source in both directions: one state for each place, and one vector for all
@@ -346,7 +76,7 @@ class Encoder(nn.Module):
 
     Raises:
         ValueError: when a token is not in the vocabulary, or the mask is not as
-            :func:`check_mask` wants it.
+            ``check_mask`` wants it.
 
     Source: Bahdanau et al. (2015), section 3.2 and appendix A.2.1, with an LSTM.
     """
@@ -358,7 +88,7 @@ class Encoder(nn.Module):
         self.begin_h = nn.Linear(2 * n_hidden, n_hidden)
         self.begin_c = nn.Linear(2 * n_hidden, n_hidden)
 
-    def forward(self, src: Tensor, mask: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(self, src: Tensor, mask: Tensor | None = None) -> tuple[Tensor, _State]:
         check_tokens("src", src, self.embed.num_embeddings)
         mask = torch.ones_like(src, dtype=torch.bool) if mask is None else mask
         lengths = check_mask("src_mask", mask, src.shape).cpu()  # (B,)
@@ -422,16 +152,16 @@ class AdditiveAttention(nn.Module):
         return weights @ memory, weights  # (B, T, n_memory), (B, T, S)
 
 # %% ../nbs/40_seq2seq.ipynb #5d9bb73f
-class Memory(NamedTuple):
+class _Memory(NamedTuple):
     """What a decoder with attention looks at."""
 
     states: Tensor  # (B, S, 2H)
     keys: Tensor  # (B, S, A)
     mask: Tensor | None  # (B, S)
 
-    def take(self, rows: Tensor) -> Memory:
+    def take(self, rows: Tensor) -> _Memory:
         """Select rows, for a beam search."""
-        return Memory(self.states[rows], self.keys[rows],
+        return _Memory(self.states[rows], self.keys[rows],
                       None if self.mask is None else self.mask[rows])
 
 
@@ -454,8 +184,8 @@ class Decoder(nn.Module):
         self.cell = LSTMCell(n_embd + n_memory, n_hidden)
         self.head = nn.Linear(n_hidden + n_memory + n_embd, vocab_size)
 
-    def step(self, token: Tensor, state: State,
-             memory: Memory | None) -> tuple[Tensor, State, Tensor | None]:
+    def step(self, token: Tensor, state: _State,
+             memory: _Memory | None) -> tuple[Tensor, _State, Tensor | None]:
         """Read one token of each row, (B,): return what the head needs, the new state and
         the weights (B, S).
         """
@@ -469,8 +199,8 @@ class Decoder(nn.Module):
         return torch.cat([state[0], *found, x],
                          dim=-1), state, weights  # (B, F), 2 of (B, H), (B, S)
 
-    def forward(self, tgt_in: Tensor, state: State,
-                memory: Memory | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, tgt_in: Tensor, state: _State,
+                memory: _Memory | None) -> tuple[Tensor, Tensor | None]:
         """Read the target with teacher forcing, (B, T): return logits (B, T, V) and weights
         (B, T, S).
         """
@@ -505,15 +235,8 @@ class Seq2SeqConfig:
     attention: bool = True  # without it, one vector carries the source
 
     def __post_init__(self) -> None:
-        for field in ("src_vocab_size", "tgt_vocab_size", "n_embd", "n_hidden"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{field} must be a whole number of at least 1, not {value!r}")
-        special = (self.pad, self.bos, self.eos)
-        if len(set(special)) < 3 or not all(0 <= i < self.tgt_vocab_size for i in special):
-            below = f"three different numbers below tgt_vocab_size = {self.tgt_vocab_size}"
-            raise ValueError(f"pad, bos and eos must be {below}, not {special}")
+        check_whole(self, "src_vocab_size", "tgt_vocab_size", "n_embd", "n_hidden")
+        check_special(self, "tgt_vocab_size")
 
 # %% ../nbs/40_seq2seq.ipynb #0c38bfd6
 class _Reader:
@@ -521,7 +244,7 @@ class _Reader:
     the state.
     """
 
-    def __init__(self, decoder: Decoder, state: State, memory: Memory | None) -> None:
+    def __init__(self, decoder: Decoder, state: _State, memory: _Memory | None) -> None:
         self.decoder, self.state, self.memory = decoder, state, memory
 
     def __call__(self, text: Tensor) -> Tensor:
@@ -534,8 +257,50 @@ class _Reader:
         self.state = h[rows], c[rows]
         self.memory = None if self.memory is None else self.memory.take(rows)
 
+# %% ../nbs/40_seq2seq.ipynb #5689ad64
+def write_target(
+    reader: Any, src: Tensor, config: Any, *, max_new_tokens: int, n_beams: int = 1,
+    length_penalty: float = 1.0, temperature: float = 0.0, **how,
+) -> Tensor:  # fmt: skip
+    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by
+    a search with ``n_beams``.
+
+    Args:
+        reader: maps the text so far to the logits of the next token, of ``n_beams`` rows
+            for each row of the source; moves rows by its ``reorder``.
+        length_penalty: of the search, see :func:`gpt2_book.beam.beam_search`.
+        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search
+            does not.
+        how: for ``generate``, what it calls ``top_k``, ``top_p``, ``min_p``,
+            ``repetition_penalty`` and ``generator``.
+
+    Shapes:
+        src: (B, S); returns (B, n), without ``bos``
+
+    Raises:
+        ValueError: when a search is to draw.
+        TypeError: when ``how`` has other options.
+    """
+    known = {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}
+    if unknown := sorted(how.keys() - known):
+        raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
+    if n_beams > 1 and (temperature or how):
+        what = "draws nothing: no temperature and no filters"
+        raise ValueError(f"a search with n_beams = {n_beams} {what}")
+    start = src.new_full((len(src), 1), config.bos)  # (B, 1)
+    how |= {"stop_tokens": (config.eos,), "pad": config.pad}
+    if n_beams == 1:
+        how["temperature"] = temperature
+        rows = generation.generate(reader, start, max_new_tokens, **how)
+    else:
+        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
+                "reorder": reader.reorder}
+        rows = beam.beam_search(reader, start, max_new_tokens, **how)
+    assert isinstance(rows, Tensor), "no scores were asked for"
+    return rows[:, 1:]  # (B, n)
+
 # %% ../nbs/40_seq2seq.ipynb #23eda87a
-class Seq2Seq(nn.Module):
+class Seq2Seq(SavedModel):
     """An encoder-decoder of two LSTMs, with Bahdanau's attention or with one vector between
     them.
 
@@ -550,6 +315,8 @@ class Seq2Seq(nn.Module):
     Source: Sutskever et al. (2014), section 2; Bahdanau et al. (2015), section 3.
     """
 
+    kind, config_class = "gpt2_book.seq2seq", Seq2SeqConfig
+
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.config, E, H = config, config.n_embd, config.n_hidden
@@ -558,14 +325,14 @@ class Seq2Seq(nn.Module):
                                2 * H if config.attention else 0)
 
     def encode(self, src: Tensor,
-               src_mask: Tensor | None = None) -> tuple[State, Memory | None]:
+               src_mask: Tensor | None = None) -> tuple[_State, _Memory | None]:
         """Read the source: return the decoder's first state and its memory, which is None
         without attention.
         """
         states, state = self.encoder(src, src_mask)
         attention = self.decoder.attention
         return (state, None if attention is None
-                else Memory(states, attention.keys(states), src_mask))
+                else _Memory(states, attention.keys(states), src_mask))
 
     def _decode(self, src: Tensor, tgt_in: Tensor,
                 src_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -591,59 +358,13 @@ class Seq2Seq(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, src: Tensor, src_mask: Tensor | None = None, *,
-        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0,
-        temperature: float = 0.0, **how,
-    ) -> Tensor:  # fmt: skip
+        self, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int, **how
+    ) -> Tensor:
         """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
-        ``pad`` after it; greedily, or by a search with ``n_beams``. ``how`` is as for
-        :func:`gpt2_book.generation.generate`."""
+        ``pad`` after it: greedily, or by a search with ``n_beams``; ``how`` has the options
+        of ``write_target``.
+        """
         reader = _Reader(self.decoder, *self.encode(src, src_mask))
-        start = src.new_full((len(src), 1), self.config.bos)
-        how |= {"stop_tokens": (self.config.eos,), "pad": self.config.pad}
-        if n_beams == 1:
-            rows = generation.generate(reader, start, max_new_tokens,
-                                       temperature=temperature, **how)
-            assert isinstance(rows, Tensor), "no scores were asked for"
-            return rows[:, 1:]  # (B, n)
-        reader.reorder(torch.arange(len(src), device=src.device).repeat_interleave(n_beams))
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
-                "reorder": reader.reorder}
-        rows = beam.beam_search(reader, start, max_new_tokens, **how)
-        assert isinstance(rows, Tensor), "no scores were asked for"
-        return rows[:, 1:]  # (B, n)
-
-# %% ../nbs/40_seq2seq.ipynb #f84ee93e
-def translate(
-    model: nn.Module, texts: Sequence[str], source: Vocabulary, target: Vocabulary, *,
-    max_new_tokens: int = 100, batch_size: int = 256, **how,
-) -> list[str]:  # fmt: skip
-    """Translate texts with anything that has ``generate`` like :meth:`Seq2Seq.generate`;
-    the order stays.
-
-    Raises:
-        ValueError: when a text holds a character that the vocabulary lacks.
-    """
-    generate: Any = model.generate
-    device = next(model.parameters()).device
-    found: dict[int, str] = {}
-    rows = [source.encode(text) for text in texts]
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    for start in range(0, len(rows), batch_size):
-        part = order[start : start + batch_size]
-        src, mask = pad_right([rows[i] for i in part], source.pad)  # (B, S)
-        new = generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens,
-                       **how)  # (B, n)
-        found |= {i: target.decode(row) for i, row in zip(part, new.tolist())}
-    return [found[i] for i in range(len(rows))]
-
-
-def exact_match(found: Sequence[str], expected: Sequence[str]) -> float:
-    """Return the share of texts that are found letter by letter.
-
-    Raises:
-        ValueError: when there is no text, or their numbers differ.
-    """
-    if len(found) != len(expected) or not found:
-        raise ValueError(f"{len(found)} texts cannot be compared with {len(expected)}")
-    return sum(a == b for a, b in zip(found, expected)) / len(found)
+        rows = torch.arange(len(src), device=src.device)
+        reader.reorder(rows.repeat_interleave(how.get("n_beams", 1)))
+        return write_target(reader, src, self.config, max_new_tokens=max_new_tokens, **how)

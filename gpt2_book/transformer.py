@@ -5,65 +5,40 @@
 # %% ../nbs/41_encoder_decoder.ipynb #22ae6c19
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from . import beam, generation
 from .attention import CausalSelfAttention, causal_mask
 from .block import Block
 from .embedding import ScaledEmbedding, tie_weights
 from .feed_forward import MLP
 from .kv_cache import KVCache
 from .layer_norm import LayerNorm
-from .optim import make_optimizer, noam, set_learning_rate
 from .positional import SinusoidalPositionalEncoding
-from .workshop.hub import ModelFiles
-from .workshop.tensors import Checkpoint, read_header, save_model, weight_files
-from gpt2_book.seq2seq import (
-    Pair, PairBatch, Vocabulary, batches_by_length, check_mask, check_tokens, exact_match,
-    pair_batch,
-)  # fmt: skip
-from .tokenizer import Tokenizer
-from .training import autocast, choose_precision
-from .workshop.checkpoints import set_training_tensors, training_tensors
+from .seq2seq import write_target
+from .workshop.pairs import check_mask, check_tokens
+from .workshop.saved import SavedModel, check_special, check_whole
 
 # %% auto #0
-__all__ = ['KIND', 'TIED', 'RANKS', 'MultiHeadAttention', 'padding_mask', 'decoder_mask', 'FeedForward', 'EncoderBlock',
-           'DecoderBlock', 'TransformerConfig', 'check_side', 'init_transformer_', 'read_config', 'Saved',
-           'Transformer', 'label_smoothed_loss', 'shared_vocabulary', 'encode_pairs', 'translation_batches',
-           'TranslationRecipe', 'check_run', 'TranslationTrainer', 'write_target', 'average_weights', 'weights_of',
-           'translation_scores', 'cross_weights', 'TextPairs', 'wmt_pairs', 'train_wmt', 'load_vocabulary']
+__all__ = ['MultiHeadAttention', 'EncoderBlock', 'DecoderBlock', 'TransformerConfig', 'Transformer', 'label_smoothed_loss']
 
 # %% ../nbs/41_encoder_decoder.ipynb #dd57bb53
 class MultiHeadAttention(CausalSelfAttention):
     """Attention of one sequence to another: queries from ``x``, keys and values from
-    ``memory``.
-
-    The weights are those of :class:`gpt2_book.attention.CausalSelfAttention`, under the
-    same names.
+    ``memory``, with the weights of :class:`gpt2_book.attention.CausalSelfAttention`.
 
     Args:
-        memory: the other sequence, or its :meth:`keys_values`, which a decoder makes only
-            once.
+        memory: the other sequence, or its :meth:`keys_values`, made only once.
         attn_mask: True where a query may see a key; by default everywhere.
 
     Shapes:
-        x: (B, T, C), memory: (B, S, C), mask: boolean, broadcast to (B, H, T, S); returns
-        (B, T, C)
+        x: (B, T, C), memory: (B, S, C), attn_mask: boolean, broadcast to (B, H, T, S);
+        returns (B, T, C)
 
     Source: Vaswani et al. (2017), sections 3.2.2 and 3.2.3.
     """
@@ -71,8 +46,7 @@ class MultiHeadAttention(CausalSelfAttention):
     def project(self, z: Tensor, rows: slice) -> Tensor:
         """Multiply by some rows of the matrix of queries, keys and values."""
         bias = None if self.c_attn.bias is None else self.c_attn.bias[rows]
-        return F.linear(z, self.c_attn.weight[rows],
-                        bias)  # (B, T, C) -> (B, T, number of rows)
+        return F.linear(z, self.c_attn.weight[rows], bias)  # (B, T, number of rows)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a memory, 2 of (B, H, S, D)."""
@@ -89,13 +63,11 @@ class MultiHeadAttention(CausalSelfAttention):
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
         attn_mask: Tensor | None = None
     ) -> Tensor:
-        # 2 of (B, H, S, D)
         k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)
         p = self.dropout if self.training else 0.0
         q = self.queries(x)
         y = self.attend(q, k, v, attn_mask=attn_mask, dropout_p=p)  # (B, H, T, D)
-        return self.resid_dropout(
-            self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, H, T, D) -> (B, T, C)
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, T, C)
 
     def weights(self, x: Tensor, memory: Tensor, *,
                 attn_mask: Tensor | None = None) -> Tensor:
@@ -110,35 +82,27 @@ def padding_mask(real: Tensor) -> Tensor:
     """Return the mask that hides padded keys from every query.
 
     Shapes:
-        real: (B, S), True where a token stands; returns (B, 1, 1, S), broadcast over heads
-        and queries
+        real: (B, S), True where a token stands; returns (B, 1, 1, S)
     """
     return real[:, None, None]  # (B, S) -> (B, 1, 1, S)
 
 
 def decoder_mask(real: Tensor) -> Tensor:
-    """Return the mask of a decoder's self-attention: no query sees a later key, or a padded
-    one.
+    """Return the mask of a decoder's self-attention: no query sees a later or padded key.
 
     Shapes:
-        real: (B, T), True where a token stands, with padding on the right; returns (B, 1,
-        T, T)
+        real: (B, T), True where a token stands, padded on the right; returns (B, 1, T, T)
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
-    return causal_mask(real.size(1),
-                       device=real.device) & padding_mask(real)  # (B, 1, T, T)
+    return causal_mask(real.size(1), device=real.device) & padding_mask(real)
 
 # %% ../nbs/41_encoder_decoder.ipynb #457ab1df
-class FeedForward(MLP):
-    """:class:`gpt2_book.feed_forward.MLP` with the ReLU of 2017.
-
-    Source: Vaswani et al. (2017), equation 2.
-    """
+class _FeedForward(MLP):
+    """The MLP with a ReLU. Source: Vaswani et al. (2017), equation 2."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(
-            self.c_proj(F.relu(self.c_fc(x))))  # (..., C) -> (..., 4C) -> (..., C)
+        return self.dropout(self.c_proj(F.relu(self.c_fc(x))))  # (..., 4C) -> (..., C)
 
 
 class EncoderBlock(Block):
@@ -151,11 +115,9 @@ class EncoderBlock(Block):
 
     def __init__(self, n_embd: int, n_head: int, *, dropout: float = 0.0) -> None:
         super().__init__(n_embd, n_head, norm="post", dropout=dropout)
-        self.mlp = FeedForward(n_embd, dropout=dropout)
+        self.mlp = _FeedForward(n_embd, dropout=dropout)
 
-    def forward(  # type: ignore[override] # never without a mask
-        self, x: Tensor, *, attn_mask: Tensor
-    ) -> Tensor:
+    def forward(self, x: Tensor, *, attn_mask: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x, attn_mask=attn_mask)
 
 
@@ -164,8 +126,7 @@ class DecoderBlock(EncoderBlock):
     its sum.
 
     Shapes:
-        x: (B, T, C) to (B, T, C); memory: (B, S, C), or its keys and values, 2 of (B, H, S,
-        D);
+        x: (B, T, C) to (B, T, C); memory: (B, S, C), or its 2 of (B, H, S, D);
         attn_mask and memory_mask: boolean, broadcast to (B, H, T, T) and (B, H, T, S)
 
     Source: Vaswani et al. (2017), section 3.1 and figure 1.
@@ -210,10 +171,7 @@ class TransformerConfig:
     tie_weights: bool = True  # one matrix for both embeddings and the head
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "n_layer", "n_head", "n_embd", "block_size"):
-            if not isinstance(value := getattr(self, name), int) or value < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, not {value!r}")
+        check_whole(self, "vocab_size", "n_layer", "n_head", "n_embd", "block_size")
         if self.n_embd % self.n_head or self.n_embd % 2:
             raise ValueError(
                 f"n_embd = {self.n_embd} must be even, and divisible by n_head = "
@@ -221,16 +179,12 @@ class TransformerConfig:
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ValueError(
                 f"dropout must be at least 0 and below 1, not {self.dropout!r}")
-        special = (self.pad, self.bos, self.eos)
-        if len(set(special)) < 3 or not all(isinstance(i, int) and 0 <= i < self.vocab_size
-                                            for i in special):
-            below = f"three different numbers below vocab_size = {self.vocab_size}"
-            raise ValueError(f"pad, bos and eos must be {below}, not {special}")
+        check_special(self, "vocab_size")
 
     @classmethod
     def base(cls, vocab_size: int = 37_000, **changes) -> TransformerConfig:
         """Return the base model; the last three tokens are those of
-        :class:`gpt2_book.seq2seq.Vocabulary`.
+        :class:`gpt2_book.workshop.pairs.Vocabulary`.
         """
         special = dict(zip(("pad", "bos", "eos"), range(vocab_size - 3, vocab_size)))
         return cls(**{"vocab_size": vocab_size, **special, **changes})
@@ -242,14 +196,9 @@ class TransformerConfig:
                         **{"n_embd": 1024, "n_head": 16, "dropout": 0.3, **changes})
 
 # %% ../nbs/41_encoder_decoder.ipynb #e393ff8a
-def check_side(name: str, ids: Tensor, mask: Tensor | None,
-               config: TransformerConfig) -> None:
-    """Refuse a source or a target that the model cannot read.
-
-    Raises:
-        ValueError: when a token is out of range, a row is too long or all padding, or the
-            mask is misshapen.
-    """
+def _check_side(name: str, ids: Tensor, mask: Tensor | None,
+                config: TransformerConfig) -> None:
+    """Refuse a source or a target that the model cannot read, by a ``ValueError``."""
     check_tokens(name, ids, config.vocab_size)
     if ids.size(1) > config.block_size:
         raise ValueError(
@@ -258,91 +207,22 @@ def check_side(name: str, ids: Tensor, mask: Tensor | None,
         check_mask(name.removesuffix("_in") + "_mask", mask, ids.shape)
 
 
-def init_transformer_(model: nn.Module) -> nn.Module:
-    """Draw the matrices of all blocks from a uniform distribution by their shape, set all
-    biases to zero.
-
-    Source: Glorot and Bengio (2010), equation 16; the paper does not say how its weights
-    began.
+def _init_transformer_(model: nn.Module) -> nn.Module:
+    """Draw the matrices of all blocks as Glorot and Bengio (2010), equation 16; set biases
+    to zero.
     """
     for name, p in model.named_parameters():
         if ".ln_" not in name and name.startswith(("encoder.", "decoder.")):
             nn.init.xavier_uniform_(p) if p.ndim == 2 else nn.init.zeros_(p)
     return model
 
-# %% ../nbs/41_encoder_decoder.ipynb #9c01cf93
-KIND = "gpt2_book.transformer"  # the model_type in config.json
-# one matrix; stored under the first name
-TIED = ("tgt_embed.weight", "src_embed.weight", "lm_head.weight")
-
-
-def read_config(path: Path) -> TransformerConfig:
-    """Read the ``config.json`` of a Transformer.
-
-    Raises:
-        ValueError: naming the file, and what is missing, unknown or wrong in it.
-    """
-    try:
-        found = dict(json.loads(path.read_text(encoding="utf8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if (kind := found.pop("model_type", None)) != KIND:
-        raise ValueError(f"{path} describes a model of type {kind!r}, not {KIND!r}")
-    if differ := sorted({field.name for field in fields(TransformerConfig)} ^ set(found)):
-        raise ValueError(f"{path}: missing or unknown: {', '.join(differ)}")
-    try:
-        return TransformerConfig(**found)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-# %% ../nbs/41_encoder_decoder.ipynb #cac2037b
-class Saved(nn.Module):
-    """Loading and saving a :class:`Transformer` as a folder with ``config.json`` and
-    safetensors.
-    """
-
-    config: TransformerConfig
-
-    @classmethod
-    def from_pretrained(
-        cls, name: str | os.PathLike, *, dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu"
-    ) -> Transformer:
-        """Load what :meth:`save_pretrained` has written, in eval mode.
-
-        Raises:
-            FileNotFoundError: when there is no such folder, or a file of it is missing.
-            ValueError: when it holds something else, or a tensor is missing, left over or
-                of a wrong shape.
-        """
-        files = ModelFiles(name)
-        config = read_config(files.first("config.json"))
-        stored = {tensor.key: tensor for file in weight_files(files)
-                  for tensor in read_header(file)}
-        if config.tie_weights and TIED[0] in stored:
-            stored |= dict.fromkeys(TIED[1:], stored[TIED[0]])  # one tensor, three names
-        checkpoint = Checkpoint(asdict(config), stored)
-        model: Any = checkpoint.load(lambda: cls(config), dtype=dtype, device=device)
-        model.settle(dtype, device)
-        return model.eval()
-
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write configuration and weights, all or nothing."""
-        tied = TIED[1:] if self.config.tie_weights else ()
-        state = {name: tensor for name, tensor in self.state_dict().items()
-                 if name not in tied}
-        config = {"model_type": KIND, **asdict(self.config)}
-        # one file
-        save_model(folder, state, {"config.json": config}, max_shard_size="100GB")
-
 # %% ../nbs/41_encoder_decoder.ipynb #d30dd452
-class Transformer(Saved):
+class Transformer(SavedModel):
     """The encoder-decoder of 2017.
 
     Shapes:
         src: (B, S); tgt_in: (B, T), each row beginning with ``bos``; masks: (B, S) and (B,
-        T), True where a token
-        stands; returns logits (B, T, V)
+        T), True where a token stands; returns logits (B, T, V)
 
     Raises:
         ValueError: when a token is out of range, a sequence too long, a mask misshapen, a
@@ -350,6 +230,8 @@ class Transformer(Saved):
 
     Source: Vaswani et al. (2017), section 3.
     """
+
+    kind, config_class = "gpt2_book.transformer", TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -361,7 +243,7 @@ class Transformer(Saved):
         self.decoder = nn.ModuleList(DecoderBlock(C, config.n_head, **how)
                                      for _ in range(config.n_layer))
         self.lm_head = nn.Linear(C, V, bias=False)
-        init_transformer_(self)
+        _init_transformer_(self)
         self.settle()
 
     def settle(self, dtype: torch.dtype = torch.float32,
@@ -378,9 +260,9 @@ class Transformer(Saved):
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the memory, (B, S, C)."""
-        check_side("src", src, src_mask, self.config)
-        attn_mask = padding_mask(torch.ones_like(src, dtype=torch.bool) if src_mask is None
-                            else src_mask)  # (B, 1, 1, S)
+        _check_side("src", src, src_mask, self.config)
+        real = torch.ones_like(src, dtype=torch.bool) if src_mask is None else src_mask
+        attn_mask = padding_mask(real)  # (B, 1, 1, S)
         x = self.embed(self.src_embed, src)  # (B, S, C)
         for block in self.encoder:
             x = block(x, attn_mask=attn_mask)
@@ -389,15 +271,13 @@ class Transformer(Saved):
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor | None = None,
                tgt_mask: Tensor | None = None) -> Tensor:  # fmt: skip
         """Return the logits (B, T, V) of a target (B, T) for a memory (B, S, C)."""
-        check_side("tgt_in", tgt_in, tgt_mask, self.config)
+        _check_side("tgt_in", tgt_in, tgt_mask, self.config)
         if len(tgt_in) != len(memory):
-            raise ValueError(
-                f"{len(tgt_in)} rows of tgt_in for {len(memory)} of src: unequal "
-                f"batch sizes")
+            rows = f"{len(tgt_in)} rows of tgt_in for {len(memory)} of src"
+            raise ValueError(f"{rows}: unequal batch sizes")
         if src_mask is not None:
             check_mask("src_mask", src_mask, memory.shape[:2])
-        # (B, 1, T, T); None is causal
-        attn_mask = None if tgt_mask is None else decoder_mask(tgt_mask)
+        attn_mask = None if tgt_mask is None else decoder_mask(tgt_mask)  # None is causal
         seen = None if src_mask is None else padding_mask(src_mask)  # (B, 1, 1, S)
         x = self.embed(self.tgt_embed, tgt_in)  # (B, T, C)
         for block in self.decoder:
@@ -406,32 +286,33 @@ class Transformer(Saved):
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None,
                 tgt_mask: Tensor | None = None) -> Tensor:  # fmt: skip
-        return self.decode(tgt_in, self.encode(src, src_mask), src_mask,
-                           tgt_mask)  # (B, T, V)
+        return self.decode(tgt_in, self.encode(src, src_mask), src_mask, tgt_mask)
 
     def align(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S).
-        """
-        return cross_weights(self, src, tgt_in, src_mask)
+        """Return the weights of cross-attention in all layers, (B, L, H, T, S)."""
+        return _cross_weights(self, src, tgt_in, src_mask)
 
+    @torch.no_grad()
     def generate(
-        self, src: Tensor, src_mask: Tensor | None = None, *,
-        max_new_tokens: int, n_beams: int = 1, length_penalty: float = 1.0,
-        temperature: float = 0.0, **how,
-    ) -> Tensor:  # fmt: skip
-        """Write the target of each row, as :func:`write_target` does: (B, n) without
-        ``bos``.
+        self, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int, **how
+    ) -> Tensor:
+        """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
+        ``pad`` after it: greedily, or by a search with ``n_beams``; ``how`` has the options
+        of ``gpt2_book.seq2seq.write_target``. There is no dropout, in whatever mode the
+        model is.
         """
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
-                "temperature": temperature}
-        return write_target(self, src, src_mask, max_new_tokens=max_new_tokens, **how)
+        training, n = self.training, max_new_tokens
+        try:
+            reader = _Reader(self.eval(), src, src_mask, how.get("n_beams", 1), n)
+            return write_target(reader, src, self.config, max_new_tokens=n, **how)
+        finally:
+            self.train(training)
 
 # %% ../nbs/41_encoder_decoder.ipynb #d07a0f5d
 def label_smoothed_loss(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad: int | None = None
 ) -> Tensor:
-    """Return the mean cross-entropy with smoothed targets over all places but padding, in
-    nats.
+    """Return the mean cross-entropy, in nats, with smoothed targets, over all but padding.
 
     Args:
         smoothing: the share of the probability that goes to all tokens alike, ε.
@@ -452,238 +333,34 @@ def label_smoothed_loss(
         raise ValueError(
             f"logits {tuple(logits.shape)} do not fit targets {tuple(targets.shape)}")
     real = torch.ones_like(targets, dtype=torch.bool) if pad is None else targets != pad
-    z, y = logits[real].float() if logits.dtype != torch.float64 else logits[real], targets[
-        real]  # (N, V), (N,)
+    z, y = logits[real], targets[real]  # (N, V), (N,)
+    z = z if z.dtype == torch.float64 else z.float()
     if len(y) == 0:
         raise ValueError(f"all {targets.numel()} targets are padding")
     right = z.gather(-1, y[:, None]).squeeze(-1)  # (N,)
     return (z.logsumexp(-1) - (1 - smoothing) * right - smoothing * z.mean(-1)).mean()
 
-# %% ../nbs/41_encoder_decoder.ipynb #4fc6c2fa
-def shared_vocabulary(pairs: Iterable[Pair], vocab_size: int) -> Vocabulary:
-    """Train byte pair encoding on both sides of the pairs: ``vocab_size`` tokens, three of
-    them special.
-
-    Raises:
-        ValueError: when there are too few tokens to be made, or fewer than 259 asked for.
-
-    Source: Vaswani et al. (2017), section 5.1; Sennrich et al. (2016), section 3.2.
-    """
-    text = "\n".join(text for pair in pairs for text in pair)
-    return Vocabulary(Tokenizer.train(text, vocab_size - 3, special_tokens=()))
-
-
-def encode_pairs(pairs: Sequence[Pair],
-                 vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
-    """Encode both sides of each pair, with ``eos`` at the end."""
-    return [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
-
-# %% ../nbs/41_encoder_decoder.ipynb #319aefb0
-def translation_batches(
-    pairs: Iterable[Pair], vocabulary: Vocabulary, *, batch_size: int,
-    max_tokens: int | None = None,
-    max_length: int = 256, part: int = 100_000, generator: torch.Generator | None = None,
-    device: torch.device | str = "cpu",
-) -> Iterator[PairBatch]:  # fmt: skip
-    """Yield the batches of one pass over the pairs, each of pairs of similar lengths.
-
-    Args:
-        batch_size: the most pairs of a batch.
-        max_tokens: the most places of a batch on each side, padding included.
-        max_length: longer pairs are left out; counted in tokens, of either side.
-        part: so many pairs are read, encoded and dealt into batches at a time, so a stream
-            need not fit into memory.
-
-    Source: Vaswani et al. (2017), section 5.1.
-    """
-    pairs = iter(pairs)
-    while texts := list(islice(pairs, part)):
-        rows = [row for row in encode_pairs(texts, vocabulary) if max(map(len, row))
-                <= max_length]
-        lengths = [max(map(len, row)) for row in rows]
-        for batch in batches_by_length(lengths, batch_size, max_tokens=max_tokens,
-                                       generator=generator):
-            yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary,
-                             device=device)
-
-# %% ../nbs/41_encoder_decoder.ipynb #a8fc9396
-@dataclass(frozen=True)
-class TranslationRecipe:
-    """How to train, by default as the paper trains its base model.
-
-    Raises:
-        ValueError: when a number is out of range.
-
-    Source: Vaswani et al. (2017), sections 5.1 to 5.4.
-    """
-
-    steps: int = 100_000
-    batch_size: int = 4096  # pairs in a batch, at most
-    max_tokens: int | None = 25_000  # places of a batch on each side, at most
-    max_length: int = 256  # tokens of a sentence; longer ones are left out
-    warmup_steps: int = 4000
-    factor: float = 1.0  # of the learning rate
-    smoothing: float = 0.1
-    weight_decay: float = 0.0
-    precision: str = "float32"  # bfloat16, or auto: what the device is good at
-    seed: int = 0  # of the order of the pairs
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "max_length", "warmup_steps"):
-            if not isinstance(value := getattr(self, name), int) or value < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, not {value!r}")
-        if not self.factor > 0 or not self.weight_decay >= 0 or not 0 <= self.smoothing < 1:
-            given = f"{self.factor}, {self.weight_decay} and {self.smoothing}"
-            raise ValueError(
-                f"need factor > 0, weight_decay >= 0 and 0 <= smoothing < 1, not {given}")
-        if self.max_tokens is not None and self.max_tokens < self.max_length:
-            raise ValueError(
-                f"max_tokens = {self.max_tokens} has no room for one text of "
-                f"{self.max_length} tokens")
-        if self.precision not in ("float32", "bfloat16", "auto"):
-            raise ValueError(
-                f"precision is float32, bfloat16 or auto, not {self.precision!r}")
-
-    def rate(self, step: int, n_embd: int) -> float:
-        """Return the learning rate of a step, counted from 1."""
-        return noam(step, d_model=n_embd, warmup_steps=self.warmup_steps,
-                    factor=self.factor)
-
-# %% ../nbs/41_encoder_decoder.ipynb #715e7a14
-def check_run(model: nn.Module, recipe: TranslationRecipe, pairs: Iterable[Pair],
-              vocabulary: Vocabulary) -> None:
-    """Refuse pairs that can be read only once, and a vocabulary or a length that is not the
-    model's.
-
-    Raises:
-        TypeError: when ``pairs`` is an iterator.
-        ValueError: when the special tokens differ, or a text may be longer than the model
-            can read.
-    """
-    c: Any = model.config
-    special = (vocabulary.pad, vocabulary.bos, vocabulary.eos)
-    if iter(pairs) is pairs:
-        raise TypeError(
-            "the pairs must be readable from their start again, for the second pass")
-    if special != (c.pad, c.bos, c.eos):
-        raise ValueError(
-            f"pad, bos and eos are {special} in the vocabulary, {(c.pad, c.bos, c.eos)} in "
-            f"the model")
-    if recipe.max_length > (longest := getattr(c, "block_size", recipe.max_length)):
-        raise ValueError(
-            f"max_length = {recipe.max_length} is more than the model's block_size = "
-            f"{longest}")
-
-# %% ../nbs/41_encoder_decoder.ipynb #ffaf2bf9
-class TranslationTrainer:
-    """A run: a model, its optimizer and the number of updates so far. The model is trained
-    in place.
-
-    Args:
-        model: maps (src, tgt_in, src_mask) to logits: a :class:`Transformer`, or
-            :class:`gpt2_book.seq2seq.Seq2Seq`.
-    """
-
-    def __init__(self, model: nn.Module, recipe: TranslationRecipe) -> None:
-        self.model, self.recipe, self.step = model, recipe, 0
-        self.config: Any = model.config
-        self.device = next(model.parameters()).device
-        self.precision = choose_precision(recipe.precision, self.device)
-        # it would need a scaler
-        self.precision = "float32" if self.precision == "float16" else self.precision
-        how: dict[str, Any] = {"weight_decay": recipe.weight_decay, "betas": (0.9, 0.98),
-                               "eps": 1e-9}
-        self.optimizer = make_optimizer(model, learning_rate=0.0, **how)
-
-    def update(self, batch: PairBatch) -> Tensor:
-        """Make one update of the weights; return the loss before it."""
-        self.model.train()
-        self.step += 1
-        set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.config.n_embd))
-        with autocast(self.device, self.precision):
-            logits = self.model(batch.src, batch.tgt_in, batch.src_mask)  # (B, T, V)
-        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing,
-                                   pad=self.config.pad)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def run(self, pairs: Iterable[Pair], vocabulary: Vocabulary, *,
-            until: int | None = None) -> Iterator[Tensor]:
-        """Train until a step, by default the recipe's last; yield the losses: nothing
-        happens until they are asked for.
-
-        ``pairs`` are read again and again; see :func:`check_run` for what they and the
-        vocabulary must be.
-        """
-        check_run(self.model, self.recipe, pairs, vocabulary)
-        until, recipe = self.recipe.steps if until is None else until, self.recipe
-        how: dict[str, Any] = {"batch_size": recipe.batch_size,
-                               "max_tokens": recipe.max_tokens,
-                               "max_length": recipe.max_length}  # fmt: skip
-        generator = torch.Generator().manual_seed(recipe.seed + self.step)
-        while (begun := self.step) < until:
-            for batch in translation_batches(pairs, vocabulary, **how, generator=generator,
-                                             device=self.device):
-                if self.step >= until:
-                    return
-                yield self.update(batch)
-            if self.step == begun:
-                raise ValueError(
-                    f"there are no pairs of at most {recipe.max_length} tokens to train on")
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write weights, optimizer and step to one safetensors file, under another name
-        first.
-        """
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        run: Any = self  # it has what a Trainer has: a model and an optimizer
-        save_file({**training_tensors(run), "step": torch.tensor(self.step)}, partial)
-        os.replace(partial, path)
-
-    def load(self, path: str | os.PathLike) -> None:
-        """Go on where :meth:`save` was called. The pairs are read from their start again,
-        in another order.
-
-        Raises:
-            ValueError: when the file is damaged or no such run, or its model has another
-                shape; nothing changes then.
-        """
-        try:
-            tensors = load_file(path)
-        except SafetensorError as error:
-            raise ValueError(
-                f"{path} is damaged or no safetensors file: {error}") from error
-        if "step" not in tensors:
-            raise ValueError(f"{path} holds no run of a TranslationTrainer: it has no step")
-        step = int(tensors.pop("step"))
-        run: Any = self
-        set_training_tensors(run, tensors)
-        self.step = step
-
 # %% ../nbs/41_encoder_decoder.ipynb #be0fb93d
 class _Reader:
-    """A decoder as ``generate`` calls it: it reads what is new in each row and
-    keeps what it has read.
+    """A decoder as ``generate`` calls it: it reads what is new in each row.
 
-    The keys and values of the source are made once. The beams of a row share them, and a
-    search moves beams within a row only: so the cache of the target is all that changes
-    places.
+    A search moves beams within a row only, and these share the keys and values of the
+    source: so the cache of the target is all that changes places.
     """
 
     def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor | None,
                  n_beams: int, size: int) -> None:
         memory, c = model.encode(src, src_mask), model.config  # (B, S, C)
+        if not 0 <= size <= c.block_size:
+            most = f"0 and block_size = {c.block_size}"
+            raise ValueError(f"max_new_tokens must lie between {most}, not {size}")
         how: dict[str, Any] = {"batch": len(src) * n_beams, "dtype": memory.dtype,
                                "device": memory.device}
         shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size)
         self.model, self.cache = model, KVCache(*shape, **how)
+        self.reorder = self.cache.reorder  # of the beams
         blocks: Any = model.decoder
-        # of each layer 2 of (B, H, S, D)
-        once = [block.cross.keys_values(memory) for block in blocks]
+        once = [block.cross.keys_values(memory) for block in blocks]  # 2 of (B, H, S, D)
         self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair)
                        for pair in once]
         self.mask = (None if src_mask is None
@@ -692,121 +369,16 @@ class _Reader:
     def __call__(self, text: Tensor) -> Tensor:
         start = self.cache.length
         self.cache.grow(text.size(1) - start)
-        # (B, T, C), in a loop with T = 1
-        x = self.model.embed(self.model.tgt_embed, text[:, start:], start)
+        x = self.model.embed(self.model.tgt_embed, text[:, start:], start)  # (B, 1, C)
         for block, memory, cache in zip(self.model.decoder, self.memory, self.cache.layers):
             x = block(x, memory, memory_mask=self.mask, cache=cache)
         return self.model.lm_head(x[:, -1:])  # (B, 1, V)
 
-# %% ../nbs/41_encoder_decoder.ipynb #40b7aca2
-@torch.no_grad()
-def write_target(
-    model: Transformer, src: Tensor, src_mask: Tensor | None = None, *, max_new_tokens: int,
-    n_beams: int = 1,
-    length_penalty: float = 1.0, temperature: float = 0.0, **how,
-) -> Tensor:  # fmt: skip
-    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by
-    a search with ``n_beams``.
-
-    Args:
-        length_penalty: of the search, see :func:`gpt2_book.beam.beam_search`.
-        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search
-            does not.
-        how: for ``generate``, what it calls ``top_k``, ``top_p``, ``min_p``,
-            ``repetition_penalty`` and ``generator``. There is no dropout, in whatever mode
-            the model is.
-
-    Shapes:
-        src and src_mask: (B, S); returns (B, n), without ``bos``
-
-    Raises:
-        ValueError: when the source is bad, more tokens are asked for than ``block_size``,
-            or a search is to draw.
-        TypeError: when ``how`` has other options.
-
-    Source: Vaswani et al. (2017), section 6.1, for the search.
-    """
-    c, training = model.config, model.training
-    known = {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}
-    if unknown := sorted(how.keys() - known):
-        raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
-    if n_beams > 1 and (temperature or how):
-        what = "draws nothing: no temperature and no filters"
-        raise ValueError(f"a search with n_beams = {n_beams} {what}")
-    if not 0 <= max_new_tokens <= c.block_size:
-        most = f"0 and block_size = {c.block_size}"
-        raise ValueError(f"max_new_tokens must lie between {most}, not {max_new_tokens}")
-    try:
-        reader = _Reader(model.eval(), src, src_mask, n_beams, max_new_tokens)
-        start = src.new_full((len(src), 1), c.bos)  # (B, 1)
-        how |= {"stop_tokens": (c.eos,), "pad": c.pad}
-        if n_beams == 1:
-            how["temperature"] = temperature
-            rows = generation.generate(reader, start, max_new_tokens, **how)
-        else:
-            how |= {"n_beams": n_beams, "length_penalty": length_penalty,
-                    "reorder": reader.cache.reorder}
-            rows = beam.beam_search(reader, start, max_new_tokens, **how)
-        assert isinstance(rows, Tensor), "no scores were asked for"
-        return rows[:, 1:]  # (B, n)
-    finally:
-        model.train(training)
-
-# %% ../nbs/41_encoder_decoder.ipynb #c69475b3
-def average_weights(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of the weights of several moments of one run.
-
-    Raises:
-        ValueError: when there is none.
-
-    Source: Vaswani et al. (2017), section 6.1.
-    """
-    states = list(states)
-    if not states:
-        raise ValueError("there are no weights to average")
-    return {name: torch.stack([state[name] for state in states]).sum(0) / len(states)
-            for name in states[0]}
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of the weights of this moment."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-# %% ../nbs/41_encoder_decoder.ipynb #537b4f9d
-def translation_scores(found: Sequence[str], wanted: Sequence[str], *,
-                       tokenize: str | None = None) -> dict[str, float]:
-    """Return the share of exact matches, and BLEU and chrF as sacrebleu computes them.
-
-    Args:
-        tokenize: how BLEU cuts the texts into words; by default sacrebleu's own way,
-            ``"char"`` for single characters.
-
-    Raises:
-        ImportError: when sacrebleu is not installed.
-        ValueError: when there is no text, or their numbers differ.
-
-    Source: Papineni et al. (2002); Popović (2015); Post (2018).
-    """
-    try:
-        # imported here, because nothing else needs it
-        from sacrebleu import corpus_bleu, corpus_chrf
-    except ImportError as error:
-        raise ImportError(
-            "BLEU and chrF are computed by the package sacrebleu: pip install "
-            "sacrebleu") from error
-    exact, how = exact_match(found,
-                             wanted), {} if tokenize is None else {"tokenize": tokenize}
-    bleu = corpus_bleu(list(found), [list(wanted)], **how).score
-    return {"exact": exact, "BLEU": bleu,
-            "chrF": corpus_chrf(list(found), [list(wanted)]).score}
-
 # %% ../nbs/41_encoder_decoder.ipynb #ab9342fd
 @torch.no_grad()
-def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor,
-                  src_mask: Tensor | None = None) -> Tensor:
-    """Return the weights of cross-attention in all layers and heads, (B, L, H, T, S),
-    without dropout.
-    """
+def _cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor,
+                   src_mask: Tensor | None = None) -> Tensor:
+    """Return the weights of cross-attention in all layers, without dropout."""
     found, training = [], model.training
     blocks: Any = model.decoder
 
@@ -822,116 +394,3 @@ def cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor,
         for hook in hooks:
             hook.remove()
     return torch.stack(found, dim=1)  # (B, L, H, T, S)
-
-# %% ../nbs/41_encoder_decoder.ipynb #7dbb9459
-class TextPairs:
-    """The pairs of texts in rows such as ``{"translation": {"de": "Hallo", "en":
-    "Hello"}}``, to be read many times.
-
-    Pairs with an empty side are left out.
-
-    Raises:
-        TypeError: when the rows can be read only once.
-    """
-
-    def __init__(self, rows: Iterable[Mapping],
-                 languages: tuple[str, str] = ("en", "de")) -> None:
-        if iter(rows) is rows:
-            raise TypeError(
-                "the rows must be readable from their start again, for the second pass")
-        self.rows, self.languages, self.passes = rows, languages, 0
-
-    def __iter__(self) -> Iterator[Pair]:
-        source, target = self.languages
-        if hasattr(self.rows, "set_epoch"):  # a stream that is shuffled anew for each pass
-            self.rows.set_epoch(self.passes)
-        self.passes += 1
-        for row in self.rows:
-            pair = row["translation"][source].strip(), row["translation"][target].strip()
-            if all(pair):
-                yield pair
-
-
-def wmt_pairs(
-    split: str = "train", *, languages: tuple[str, str] = ("en", "de"),
-    rows: Iterable[Mapping] | None = None,
-    seed: int = 0,
-) -> TextPairs:  # fmt: skip
-    """Return the sentence pairs of WMT 2017, English and German, as a stream from the hub.
-
-    Args:
-        split: ``"train"``, which is shuffled, ``"validation"`` (newstest2016) or ``"test"``
-            (newstest2017).
-        rows: take these instead of the hub's.
-
-    Raises:
-        ImportError: when the library that streams it is not installed.
-    """
-    if rows is None:
-        try:
-            from datasets import load_dataset
-        except ImportError as error:
-            raise ImportError(
-                "WMT 2017 is streamed by datasets: pip install "
-                "'gpt2_book[datasets]'") from error
-        stream: Any = load_dataset("wmt/wmt17", "de-en", split=split, streaming=True)
-        rows = stream
-        if split == "train":  # its corpora come one after the other
-            # shards, then what is in the buffer
-            rows = stream.shuffle(seed=seed, buffer_size=200_000)
-    return TextPairs(rows, languages)
-
-# %% ../nbs/41_encoder_decoder.ipynb #895179ff
-def train_wmt(
-    folder: str | os.PathLike, *, rows: Iterable[Mapping] | None = None,
-    vocab_size: int = 37_000,
-    recipe: TranslationRecipe = TranslationRecipe(precision="auto"),
-    for_vocabulary: int = 500_000,
-    save_every: int = 1000, device: torch.device | str | None = None, **changes,
-) -> Path:  # fmt: skip
-    """Train the base model on WMT 2017 English to German, or go on where an earlier call
-    stopped; return its folder.
-
-    The folder gets the vocabulary, a checkpoint every ``save_every`` steps, and at the end
-    the model, which is the mean of the last five checkpoints of this call.
-
-    Args:
-        rows: as for :func:`wmt_pairs`.
-        for_vocabulary: so many pairs train the byte pair encoding.
-        device: by default the GPU, where there is one.
-        changes: of :class:`TransformerConfig`.
-    """
-    (folder := Path(folder)).mkdir(parents=True, exist_ok=True)
-    if not (folder / RANKS).exists():
-        sample = islice(wmt_pairs(rows=rows, seed=recipe.seed), for_vocabulary)
-        shared_vocabulary(sample, vocab_size).tokenizer.save(folder / RANKS)
-    vocabulary = load_vocabulary(folder)
-    torch.manual_seed(recipe.seed)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    model = Transformer(TransformerConfig.base(vocabulary.vocab_size, **changes)).to(device)
-    trainer = TranslationTrainer(model, recipe)
-    if (checkpoint := folder / "training.safetensors").exists():
-        trainer.load(checkpoint)
-        if trainer.step >= recipe.steps and (folder / "model").exists():
-            return folder / "model"
-    moments = deque([weights_of(model)] if trainer.step else (), maxlen=5)
-    with tqdm(total=recipe.steps, initial=trainer.step, unit="step", disable=None) as bar:
-        # in another order than before an interruption
-        pairs = wmt_pairs(rows=rows, seed=recipe.seed + trainer.step)
-        for loss in trainer.run(pairs, vocabulary):
-            bar.update()
-            if trainer.step % save_every == 0 or trainer.step == recipe.steps:
-                bar.set_postfix(loss=f"{loss.item():.3f}")
-                trainer.save(checkpoint)
-                moments.append(weights_of(model))
-    model.load_state_dict(average_weights(moments))
-    model.save_pretrained(folder / "model")
-    return folder / "model"
-
-
-RANKS = "vocabulary.tiktoken"
-
-
-def load_vocabulary(folder: str | os.PathLike) -> Vocabulary:
-    """Load the vocabulary that :func:`train_wmt` has written."""
-    return Vocabulary(Tokenizer.load(Path(folder) / RANKS, special_tokens=()))

@@ -5,27 +5,15 @@ from gpt2_book.transformer import (
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
-    TranslationRecipe,
-    TranslationTrainer,
-    average_weights,
     decoder_mask,
-    encode_pairs,
     label_smoothed_loss,
-    load_vocabulary,
     padding_mask,
-    shared_vocabulary,
-    train_wmt,
-    translation_batches,
-    translation_scores,
-    weights_of,
-    wmt_pairs,
 )
 
 
 # ../nbs/41_encoder_decoder.ipynb #09a9fbb5
 import itertools
 import json
-import sys
 import warnings
 
 import pytest
@@ -34,11 +22,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from gpt2_book import beam, generation
+from gpt2_book import beam
 from gpt2_book.attention import CausalSelfAttention, causal_mask
 from gpt2_book.embedding import tied_names
-from gpt2_book.optim import noam
-from gpt2_book.seq2seq import Characters, Vocabulary, exact_match, pad_right, translate
+from gpt2_book.workshop.pairs import pad_right
 
 
 def grads_of(output, tensors, seed=0):
@@ -274,126 +261,6 @@ def test_label_smoothing_equals_pytorchs_in_values_and_gradients():
             label_smoothed_loss(*args, **how)
 
 
-# ../nbs/41_encoder_decoder.ipynb #a55b4172
-def test_batches_hold_every_pair_once_within_the_limits():
-    texts = ["".join(t) for n in (1, 2, 3, 4) for t in itertools.product("ab", repeat=n)]
-    pairs = [(t, t[::-1] * (1 + len(t) % 2)) for t in texts]
-    letters = Vocabulary(Characters(texts))
-    how = {"batch_size": 5, "max_tokens": 20, "max_length": 6, "part": 9}
-    seen = []
-    for batch in translation_batches(iter(pairs), letters, **how, generator=torch.Generator().manual_seed(0)):
-        assert len(batch.src) <= 5 and max(batch.src.numel(), batch.tgt_in.numel()) <= 20
-        assert (batch.tgt_in[:, 0] == letters.bos).all()
-        assert (batch.tgt_in[:, 1:][batch.tgt_mask[:, 1:]] == batch.tgt_out[:, :-1][batch.tgt_mask[:, 1:]]).all()
-        seen += [(letters.decode(a), letters.decode(b)) for a, b in zip(batch.src.tolist(), batch.tgt_out.tolist())]
-    assert sorted(seen) == sorted(p for p in pairs if len(p[1]) < 6), "longer ones are left out"
-    assert seen != [p for p in pairs if len(p[1]) < 6], "in another order"
-
-
-# ../nbs/41_encoder_decoder.ipynb #876b47da
-def test_one_vocabulary_for_two_languages():
-    pairs = [("forty-two", "zweiundvierzig"), ("ninety", "neunzig"), ("two", "zwei"), ("naïve ✓", "größer")] * 3
-    both = shared_vocabulary(pairs, 270)
-    assert both.vocab_size == 270 and (both.pad, both.bos, both.eos) == (267, 268, 269)
-    rows = encode_pairs(pairs, both)
-    assert [(both.decode(a), both.decode(b)) for a, b in rows] == pairs and encode_pairs([], both) == []
-    assert all(side[-1] == both.eos and side.count(both.eos) == 1 for row in rows for side in row)
-    assert max(len(side) for row in rows[:3] for side in row) < 9, "both languages have merges"
-    with pytest.raises(ValueError, match="255 are too few"):
-        shared_vocabulary(pairs, 258)
-
-
-# ../nbs/41_encoder_decoder.ipynb #2f29ee3d
-def letter_task():
-    """Words of up to three letters and the same words backwards, with their vocabulary."""
-    texts = ["".join(t) for n in (1, 2, 3) for t in itertools.product("abcd", repeat=n)]
-    return [(t, t[::-1]) for t in texts], Vocabulary(Characters(texts))
-
-
-def letter_trainer(steps=300, seed=0, **changes):
-    pairs, letters = letter_task()
-    torch.manual_seed(seed)
-    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 8, "dropout": 0.0}
-    model = Transformer(TransformerConfig.base(letters.vocab_size, **sizes | changes))
-    recipe = TranslationRecipe(steps=steps, batch_size=20, max_length=8, warmup_steps=50, factor=0.15)
-    return TranslationTrainer(model, recipe), pairs, letters
-
-
-def test_a_run_is_stopped_and_continued(tmp_path):
-    whole, pairs, letters = letter_trainer()
-    list(whole.run(pairs, letters, until=5))
-    whole.save(tmp_path / "at.safetensors")
-    again, *_ = letter_trainer(seed=1)
-    again.load(tmp_path / "at.safetensors")
-    assert again.step == 5 and [path.name for path in tmp_path.iterdir()] == ["at.safetensors"]
-    losses = [torch.stack(list(trainer.run(pairs, letters, until=12))) for trainer in (whole, again)]
-    assert len(losses[0]) == 7 and torch.equal(*losses)
-    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), again.model.parameters()))
-    assert torch.equal(whole.model.lm_head.weight, again.model.src_embed.weight)
-    assert not list(again.run(pairs, letters, until=12))
-
-
-def test_files_that_are_no_run_are_refused(tmp_path):
-    trainer, *_ = letter_trainer()
-    trainer.model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="model.safetensors holds no run of a TranslationTrainer"):
-        trainer.load(tmp_path / "model.safetensors")
-    (tmp_path / "half.safetensors").write_bytes(b"half a file")
-    with pytest.raises(ValueError, match="half.safetensors is damaged or no safetensors file"):
-        trainer.load(tmp_path / "half.safetensors")
-    wider, *_ = letter_trainer(n_embd=64)
-    wider.save(tmp_path / "wider.safetensors")
-    trainer.step = 3
-    with pytest.raises(ValueError, match="lacks, or has in another shape"):
-        trainer.load(tmp_path / "wider.safetensors")
-    assert trainer.step == 3, "nothing has changed"
-
-
-# ../nbs/41_encoder_decoder.ipynb #7f356034
-def test_an_update_is_adam_at_the_rate_of_the_schedule():
-    trainer, pairs, letters = letter_trainer(steps=4)
-    copy, *_ = letter_trainer(steps=4)
-    trainer.model.double(), copy.model.double()
-    adam = torch.optim.Adam(copy.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
-    generator = torch.Generator().manual_seed(0)
-    batches = translation_batches(pairs, letters, batch_size=20, max_tokens=25_000, generator=generator)
-    for step, (loss, batch) in enumerate(zip(trainer.run(pairs, letters), batches), 1):
-        logits = copy.model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)
-        expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=letters.pad, label_smoothing=0.1)
-        assert_close(loss, expected.detach(), rtol=1e-8, atol=1e-8)
-        adam.param_groups[0]["lr"] = noam(step, d_model=32, warmup_steps=50, factor=0.15)
-        adam.zero_grad()
-        expected.backward()
-        adam.step()
-    assert trainer.step == step == 4 and trainer.model.training
-    mine, reference = trainer.model.state_dict(), copy.model.state_dict()
-    assert_close(mine, reference, rtol=1e-5, atol=1e-7)
-
-
-# ../nbs/41_encoder_decoder.ipynb #eb809e8a
-def test_recipes_refuse_by_number():
-    for bad, message in (
-        ({"steps": 0}, "steps must be a whole number of at least 1, not 0"), ({"warmup_steps": 1.5}, "not 1.5"),
-        ({"factor": 0.0}, "not 0.0, 0.0 and 0.1"), ({"smoothing": 1.0}, "0.0 and 1.0"), ({"weight_decay": -1.0}, "-1.0"),
-        ({"precision": "float16"}, "not 'float16'"), ({"max_tokens": 255}, "max_tokens = 255 has no room .* of 256 tokens"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            TranslationRecipe(**bad)
-    trainer, pairs, letters = letter_trainer()
-    with pytest.raises(ValueError, match="no pairs of at most 8 tokens"):
-        list(trainer.run([], letters))
-    with pytest.raises(TypeError, match="readable from their start again"):
-        next(trainer.run(iter(pairs), letters))
-    with pytest.raises(ValueError, match=r"are \(2, 3, 4\) in the vocabulary, \(4, 5, 6\) in the model"):
-        next(trainer.run(pairs, Vocabulary(Characters(["ab"]))))
-    longer = TranslationTrainer(trainer.model, TranslationRecipe(max_length=9))
-    with pytest.raises(ValueError, match="max_length = 9 is more than the model's block_size = 8"):
-        next(longer.run(pairs, letters))
-    base = TranslationRecipe()
-    assert (base.steps, base.max_tokens, base.smoothing) == (100_000, 25_000, 0.1)
-    assert base.rate(4000, 512) == noam(4000, d_model=512) == max(base.rate(s, 512) for s in range(1, 9000))
-
-
 # ../nbs/41_encoder_decoder.ipynb #a37273da
 def test_writing_follows_teacher_forcing_and_stops_at_the_end():
     lengths = set()
@@ -458,49 +325,6 @@ def test_beam_search_finds_the_best_of_all():
             assert found[row, : len(best)].tolist() == best
 
 
-# ../nbs/41_encoder_decoder.ipynb #df34ccf1
-def test_a_small_task_is_learned_by_heart():
-    trainer, pairs, letters = letter_trainer(steps=200)
-    losses = [loss.item() for loss in trainer.run(pairs, letters)]
-    assert losses[-1] < 0.6 < 2 < losses[0]
-    for how in ({}, {"n_beams": 3, "length_penalty": 0.6}):
-        found = translate(trainer.model, [a for a, _ in pairs], letters, letters, max_new_tokens=6, **how)
-        assert exact_match(found, [b for _, b in pairs]) >= 0.95
-
-
-# ../nbs/41_encoder_decoder.ipynb #5da32a67
-def test_the_mean_of_weights():
-    states = [{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 0.0])}]
-    assert torch.equal(average_weights(states)["w"], torch.tensor([2.0, 1.0]))
-    assert average_weights(iter(states[:1]))["w"].tolist() == [1.0, 2.0]
-    with pytest.raises(ValueError, match="no weights"):
-        average_weights([])
-    model, *_ = make_model()
-    kept = weights_of(model)
-    with torch.no_grad():
-        model.lm_head.weight.add_(1)
-    assert (model.lm_head.weight - kept["lm_head.weight"] == 1).all(), "a copy, not a view"
-
-
-# ../nbs/41_encoder_decoder.ipynb #2eecaa01
-def test_scores_are_sacrebleus():
-    from sacrebleu import corpus_bleu, corpus_chrf
-    found = ["the cat sat on the mat", "zweiundvierzig"]
-    wanted = ["the cat sat on a mat today", "zweiundsiebzig"]
-    for tokenize in ("13a", "char", "none"):
-        scores = translation_scores(found, wanted, tokenize=tokenize)
-        assert scores["BLEU"] == corpus_bleu(found, [wanted], tokenize=tokenize).score
-        assert scores["chrF"] == corpus_chrf(found, [wanted]).score and scores["exact"] == 0.0
-    assert translation_scores(found, wanted) == translation_scores(found, wanted, tokenize="13a")
-    assert translation_scores(wanted, wanted) == pytest.approx({"exact": 1.0, "BLEU": 100.0, "chrF": 100.0})
-    with pytest.raises(ValueError, match="1 texts cannot be compared with 2"):
-        translation_scores(found[:1], wanted)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "sacrebleu", None)  # as if it were not installed
-        with pytest.raises(ImportError, match="pip install sacrebleu"):
-            translation_scores(found, wanted)
-
-
 # ../nbs/41_encoder_decoder.ipynb #cc41fce8
 def test_alignments_are_distributions_over_real_places():
     model, src, attn_mask, tgt_in, _ = make_model(dropout=0.5)
@@ -517,101 +341,3 @@ def test_alignments_are_distributions_over_real_places():
             expected = block.cross.weights(query, memory, attn_mask=attn_mask[:, None, None])
             assert_close(w[:, i], expected, rtol=1e-12, atol=1e-12)
             x = block(x, memory, memory_mask=attn_mask[:, None, None])
-
-
-# ../nbs/41_encoder_decoder.ipynb #c0f4f1a4
-def number_rows():
-    pairs, _ = letter_task()
-    rows = [{"translation": {"en": a, "de": b}} for a, b in pairs]
-    return [*rows, {"translation": {"en": "x", "de": "  "}}]
-
-
-SMALL = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 262, "device": "cpu", "block_size": 16}
-
-
-def test_each_pass_and_each_restart_asks_for_another_order(tmp_path, monkeypatch):
-    import gpt2_book.transformer as module
-
-    class Stream(list):
-        epochs = []
-
-        def set_epoch(self, epoch):
-            self.epochs.append(epoch)
-
-    pairs = wmt_pairs(rows=(stream := Stream(number_rows())))
-    assert list(pairs) == list(pairs) and stream.epochs == [0, 1]
-    seeds = []
-
-    def watched(*, rows, seed):
-        seeds.append(seed)
-        return wmt_pairs(rows=rows, seed=seed)
-
-    monkeypatch.setattr(module, "wmt_pairs", watched)
-    recipe = TranslationRecipe(steps=2, batch_size=16, max_length=16, warmup_steps=3, seed=7)
-    for steps in (2, 4):
-        how = {"recipe": TranslationRecipe(**vars(recipe) | {"steps": steps}), "save_every": 2}
-        train_wmt(tmp_path, rows=number_rows(), **how, **SMALL)
-    assert seeds == [7, 7, 9], "for the vocabulary, from the start, and from step 2 on"
-
-
-def test_the_run_on_wmt_is_continued_where_it_stopped(tmp_path):
-    recipe = TranslationRecipe(steps=6, batch_size=16, max_tokens=100, max_length=16, warmup_steps=3)
-    rows = number_rows()
-    saved = train_wmt(tmp_path / "whole", rows=rows, recipe=recipe, save_every=3, **SMALL)
-    assert saved == tmp_path / "whole" / "model"
-    whole = Transformer.from_pretrained(saved)
-    assert whole.config.vocab_size == 262 and whole.config.n_embd == 16 and whole.config.dropout == 0.1
-    train_wmt(tmp_path / "parts", rows=rows, recipe=TranslationRecipe(**vars(recipe) | {"steps": 3}), save_every=3, **SMALL)
-    train_wmt(tmp_path / "parts", rows=rows, recipe=recipe, save_every=3, **SMALL)
-    before = Transformer.from_pretrained(tmp_path / "parts" / "model").state_dict()
-    train_wmt(tmp_path / "parts", rows=rows, recipe=recipe, save_every=3, **SMALL)  # nothing is left to do
-    assert_close(Transformer.from_pretrained(tmp_path / "parts" / "model").state_dict(), before, rtol=0, atol=0)
-    vocabulary = load_vocabulary(tmp_path / "parts")
-    assert vocabulary.vocab_size == 262 and (vocabulary.pad, vocabulary.eos) == (whole.config.pad, whole.config.eos)
-    assert translate(whole, ["abc"], vocabulary, vocabulary, max_new_tokens=4)
-    trainer = TranslationTrainer(Transformer(whole.config), recipe)
-    for name in ("whole", "parts"):
-        trainer.load(tmp_path / name / "training.safetensors")
-        assert trainer.step == 6
-    with pytest.raises(ValueError, match="lacks, or has in another shape"):
-        train_wmt(tmp_path / "parts", rows=rows, recipe=recipe, **SMALL | {"n_embd": 18})
-
-
-def test_the_model_of_a_run_is_the_mean_of_its_last_checkpoints(tmp_path):
-    recipe = TranslationRecipe(steps=8, batch_size=16, max_tokens=100, max_length=16, warmup_steps=3)
-    saved = train_wmt(tmp_path, rows=number_rows(), recipe=recipe, save_every=1, **SMALL, dropout=0.0)
-    vocabulary = load_vocabulary(tmp_path)
-    torch.manual_seed(0)
-    model = Transformer(TransformerConfig.base(262, n_layer=1, n_embd=16, n_head=2, block_size=16, dropout=0.0))
-    trainer = TranslationTrainer(model, recipe)
-    states = [weights_of(model) for _ in trainer.run(wmt_pairs(rows=number_rows()), vocabulary)]
-    assert_close(Transformer.from_pretrained(saved).state_dict(), average_weights(states[-5:]), rtol=1e-5, atol=1e-6)
-    few = train_wmt(tmp_path / "few", rows=number_rows(), recipe=recipe, save_every=4, **SMALL, dropout=0.0)
-    assert_close(Transformer.from_pretrained(few).state_dict(), average_weights(states[3::4]), rtol=1e-5, atol=1e-6)
-
-
-def test_pairs_of_wmt(monkeypatch):
-    rows = [{"translation": {"de": " Hallo \n", "en": "Hello"}}, {"translation": {"de": "", "en": "empty"}}]
-    pairs = wmt_pairs(rows=rows)
-    assert list(pairs) == list(pairs) == [("Hello", "Hallo")]
-    assert list(wmt_pairs(rows=rows, languages=("de", "en"))) == [("Hallo", "Hello")]
-    with pytest.raises(TypeError, match="from their start again"):
-        wmt_pairs(rows=iter(rows))
-    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
-    with pytest.raises(ImportError, match=r"pip install 'gpt2_book\[datasets\]'"):
-        wmt_pairs()
-
-
-def test_the_stream_of_the_hub_is_asked_for_by_its_names(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    rows, asked = number_rows(), []
-
-    def load_dataset(*args, **how):
-        asked.append((args, how))
-        return datasets.IterableDataset.from_generator(lambda: iter(rows))
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    shuffled = list(wmt_pairs())
-    assert shuffled != letter_task()[0] and sorted(shuffled) == sorted(letter_task()[0])
-    assert list(wmt_pairs("test")) == letter_task()[0], "only what is trained on is shuffled"
-    assert asked == [(("wmt/wmt17", "de-en"), {"split": s, "streaming": True}) for s in ("train", "test")]
