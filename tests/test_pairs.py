@@ -11,7 +11,6 @@ from gpt2_book.workshop.pairs import (
     encode_pairs,
     exact_match,
     number_words,
-    pad_right,
     pair_batch,
     shared_vocabulary,
     translate,
@@ -28,6 +27,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt2_book.data import pad_rows
 from gpt2_book.tokenizer import Tokenizer
 
 
@@ -106,12 +106,12 @@ def test_pair_batches_shift_the_target_by_one():
     assert batch.tgt_mask.tolist() == [[True] * 3, [True, False, False]]
     for rows in ([], [[1], []]):
         with pytest.raises(ValueError, match="at least one token"):
-            pad_right(rows, 0)
+            pad_rows(rows, value=0)
 
 
 # ../nbs/71_pairs.ipynb #7ba2b07f
 def test_what_no_model_can_read_is_refused_by_name_and_number():
-    good, mask = pad_right([[1, 2, 3], [4]], 0)
+    good, mask = pad_rows([[1, 2, 3], [4]], value=0)
     check_tokens("src", good, 5)
     assert check_mask("src_mask", mask, good.shape).tolist() == [3, 1]
     for ids, message in (
@@ -178,7 +178,7 @@ def test_texts_come_back_in_their_order():
         def generate(self, src, mask, *, max_new_tokens):
             asked.append((len(src), max_new_tokens))
             rows = [row[real].tolist() for row, real in zip(src, mask)]
-            return pad_right([[*row[-2::-1], row[-1]] for row in rows], letters.pad)[0]
+            return pad_rows([[*row[-2::-1], row[-1]] for row in rows], value=letters.pad)[0]
 
     asked, words = [], ["abc", "a", "ab", "bbbb", "ca"]
     letters = Vocabulary(Characters(words))

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from gpt2_book.data import pad_rows
 from gpt2_book.workshop.pairs import (
-    Characters, Vocabulary, batches_by_length, exact_match, pad_right, pair_batch, translate,
+    Characters, Vocabulary, batches_by_length, exact_match, pair_batch, translate,
 )
 
 
@@ -76,7 +77,7 @@ def test_lstm_cell_refuses_by_number():
 def test_encoder_equals_two_unrolled_cells():
     torch.manual_seed(0)
     encoder = Encoder(9, 4, 5).double()
-    src, mask = pad_right([[3, 1, 4, 1, 5], [8, 2], [7, 1, 8]], 0)
+    src, mask = pad_rows([[3, 1, 4, 1, 5], [8, 2], [7, 1, 8]], value=0)
     states, (h, c) = encoder(src, mask)
     for row, length in enumerate(mask.sum(1).tolist()):
         found, last = [], []
@@ -141,7 +142,7 @@ def make_model(attention=True, seed=0, **sizes):
     model = Seq2Seq(config).double().eval()
     with torch.no_grad():
         model.decoder.head.weight.mul_(6)  # so that the logits differ clearly
-    src, src_mask = pad_right([[3, 1, 4, 1, 8], [8, 2], [7, 1, 8]], 0)
+    src, src_mask = pad_rows([[3, 1, 4, 1, 8], [8, 2], [7, 1, 8]], value=0)
     return model, src, src_mask, torch.tensor([[6, 1, 2, 3], [6, 4, 0, 1], [6, 2, 2, 2]])
 
 
@@ -206,7 +207,7 @@ def test_beam_search_finds_the_best_of_all():
         texts = [[*t, 7] for t in texts] + [list(t) for t in itertools.product(range(7), repeat=3)]
         texts = [t for t in texts if len(t) <= 3]
         for row, n in enumerate(mask.sum(1).tolist()):
-            tgt, real = pad_right(texts, 5)  # every text of up to three tokens
+            tgt, real = pad_rows(texts, value=5)  # every text of up to three tokens
             tgt_in = torch.cat([torch.full((len(texts), 1), 6), tgt[:, :-1]], dim=1)
             log_p = model(src[row : row + 1, :n].expand(len(texts), -1), tgt_in).log_softmax(-1)
             scores = (log_p.gather(-1, tgt[..., None])[..., 0] * real).sum(-1)

@@ -24,8 +24,8 @@ from torch.testing import assert_close
 
 from gpt2_book import beam
 from gpt2_book.attention import CausalSelfAttention, causal_mask
+from gpt2_book.data import pad_rows
 from gpt2_book.embedding import tied_names
-from gpt2_book.workshop.pairs import pad_right
 
 
 def grads_of(output, tensors, seed=0):
@@ -83,8 +83,8 @@ def make_model(seed=0, **changes):
             if p.ndim == 1:
                 p.add_(torch.randn_like(p) / 3)  # so that every bias and gain matters
         model.tgt_embed.weight.mul_(2)
-    src, src_mask = pad_right([[3, 1, 4, 1, 7], [7, 2], [6, 1, 7]], model.config.pad)
-    tgt_in, tgt_mask = pad_right([[9, 1, 2, 3], [9, 4, 0, 1], [9, 5, 2]], model.config.pad)
+    src, src_mask = pad_rows([[3, 1, 4, 1, 7], [7, 2], [6, 1, 7]], value=model.config.pad)
+    tgt_in, tgt_mask = pad_rows([[9, 1, 2, 3], [9, 4, 0, 1], [9, 5, 2]], value=model.config.pad)
     return model, src, src_mask, tgt_in, tgt_mask
 
 
@@ -316,7 +316,7 @@ def test_beam_search_finds_the_best_of_all():
         model, src, mask, *_ = make_model(seed)
         found = model.generate(src, mask, max_new_tokens=2, n_beams=110, length_penalty=alpha)
         texts = [[10]] + [[a, b] for a in range(10) for b in range(11)]
-        tgt, real = pad_right(texts, 8)
+        tgt, real = pad_rows(texts, value=8)
         tgt_in = torch.cat([torch.full((len(texts), 1), 9), tgt[:, :-1]], dim=1)
         for row, n in enumerate(mask.sum(1).tolist()):
             log_p = model(src[row : row + 1, :n].expand(len(texts), -1), tgt_in).log_softmax(-1)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..finetuning import PAD, pad_rows
+from ..data import pad_rows
 from ..tokenizer import Tokenizer
 
 # %% auto #0
@@ -176,21 +176,6 @@ def encode_pairs(pairs: Sequence[Pair],
     """Encode both sides of each pair, with ``eos`` at the end."""
     return [(vocabulary.encode(a), vocabulary.encode(b)) for a, b in pairs]
 
-# %% ../../nbs/71_pairs.ipynb #0793d0e4
-def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Make one tensor of rows of unequal lengths, and a mask that is True where a token
-    stands.
-
-    Shapes:
-        returns: ids (B, T) int64 and mask (B, T) bool, with T the length of the longest row
-
-    Raises:
-        ValueError: when there is no row, or an empty one.
-    """
-    ids = pad_rows(rows)  # (B, T)
-    real = ids != PAD
-    return torch.where(real, ids, pad), real  # 2 of (B, T)
-
 # %% ../../nbs/71_pairs.ipynb #9f4904a3
 class PairBatch(NamedTuple):
     """Source and target of ``B`` pairs, padded on the right; the masks are True where a
@@ -216,9 +201,9 @@ def pair_batch(
     Raises:
         ValueError: when there is no pair, or an empty side.
     """
-    src, src_mask = pad_right([s for s, _ in pairs], source.pad)  # (B, S)
-    tgt, tgt_mask = pad_right([[target.bos, *t] for _, t in pairs],
-                              target.pad)  # (B, T + 1)
+    src, src_mask = pad_rows([s for s, _ in pairs], value=source.pad)  # (B, S)
+    tgt, tgt_mask = pad_rows([[target.bos, *t] for _, t in pairs],
+                              value=target.pad)  # (B, T + 1)
     return PairBatch(*(x.to(device)
                        for x in (src, src_mask, tgt[:, :-1], tgt[:, 1:], tgt_mask[:, 1:])))
 
@@ -348,7 +333,7 @@ def translate(
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        src, mask = pad_right([rows[i] for i in part], source.pad)  # (B, S)
+        src, mask = pad_rows([rows[i] for i in part], value=source.pad)  # (B, S)
         new = generate(src.to(device), mask.to(device), max_new_tokens=max_new_tokens,
                        **how)  # (B, n)
         found |= {i: target.decode(row) for i, row in zip(part, new.tolist())}
