@@ -80,7 +80,8 @@ def test_a_file_of_adapters_is_whole_or_not_there():
         file = Path(folder, "a.safetensors")
         save_adapters(with_random_adapters(), file)
         before = file.read_bytes()
-        with mock.patch("gpt2_book.workshop.adapters.save_file", side_effect=OSError("full")):
+        full = mock.Mock(side_effect=OSError("full"))
+        with mock.patch.dict(save_adapters.__globals__, {"save_file": full}):
             with pytest.raises(OSError, match="full"):
                 save_adapters(with_random_adapters(rank=2), file)
         assert file.read_bytes() == before and [p.name for p in Path(folder).iterdir()] == [file.name]
