@@ -131,7 +131,7 @@ def _join(sentences: Sequence[Sequence[int]]) -> list[int]:
     return [token for sentence in sentences for token in sentence]
 
 # %% ../nbs/43_bert_training.ipynb #fc18393f
-def pair_sentences(
+def _pair_sentences(
     documents: Sequence[Sequence[Sequence[int]]], *, max_tokens: int,
     generator: torch.Generator
 ) -> Iterator[tuple[list[int], list[int], int]]:

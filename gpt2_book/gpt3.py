@@ -256,7 +256,7 @@ class GPT3(GPT):
                            **how)
 
 # %% ../nbs/44_gpt3.ipynb #f6befe5f
-class BandedEnds(Ends):
+class _BandedEnds(Ends):
     """What the layers of a cache with bands share: where the new tokens go in a ring, and
     which ones it holds.
     """
@@ -276,7 +276,7 @@ class Ring(LayerCache):
         keys and values: (B, H, band, D)
     """
 
-    ends: BandedEnds
+    ends: _BandedEnds
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (B, H, T, D); return those that some of them may see.
@@ -307,7 +307,7 @@ class BandedCache(KVCache):
         (batch, n_head, band, head_size)
     """
 
-    ends: BandedEnds
+    ends: _BandedEnds
 
     def __init__(
         self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *,
@@ -319,7 +319,7 @@ class BandedCache(KVCache):
                 f"need one width for the bands of {len(bands)} layers, not {list(bands)}")
         self.band = widths.pop()
         super().__init__(0, n_head, head_size, size, batch=batch, **how)
-        self.ends = BandedEnds()
+        self.ends = _BandedEnds()
         self.layers = [
             (LayerCache if band is None else Ring)(
                 self.ends, (batch, n_head, size if band is None else self.band, head_size),

@@ -26,7 +26,7 @@ from gpt2_book.workshop.tensors import (
 from .workshop.tokenizer_files import tokenizer_files
 
 # %% auto #0
-__all__ = ['our_name', 'turn']
+__all__ = []
 
 # %% ../nbs/21_pretrained.ipynb #797a09dd
 _CONV1D = re.compile(

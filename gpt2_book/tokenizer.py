@@ -19,7 +19,7 @@ import tiktoken
 from .workshop.files import read_rank_settings, read_ranks, write_ranks
 
 # %% auto #0
-__all__ = ['merge_pair', 'train_ranks', 'merge_chunk', 'stream_text', 'BytePairEncoding', 'Tokenizer']
+__all__ = ['merge_pair', 'train_ranks', 'stream_text', 'BytePairEncoding', 'Tokenizer']
 
 # %% ../nbs/01_tokenization.ipynb #bcfb55fb
 def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:

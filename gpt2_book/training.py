@@ -22,7 +22,7 @@ from .optim import make_optimizer, set_learning_rate, warmup_cosine
 __all__ = ['choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Step', 'Trainer', 'train', 'evaluate']
 
 # %% ../nbs/31_training.ipynb #641eb2b7
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16,
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16,
               "float16": torch.float16}
 
 # %% ../nbs/31_training.ipynb #f7b73318
@@ -33,8 +33,8 @@ def choose_precision(wanted: str, device: torch.device | str) -> str:
     Raises:
         ValueError: when there is no such format.
     """
-    if wanted not in ("auto", *PRECISIONS):
-        raise ValueError(f"precision is auto, {', '.join(PRECISIONS)}, not {wanted!r}")
+    if wanted not in ("auto", *_PRECISIONS):
+        raise ValueError(f"precision is auto, {', '.join(_PRECISIONS)}, not {wanted!r}")
     device = torch.device(device)
     if wanted != "auto" or device.type != "cuda":
         return "float32" if wanted == "auto" else wanted
@@ -66,7 +66,7 @@ def autocast(device: torch.device, precision: str):
     """
     if precision == "float32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=PRECISIONS[precision])
+    return torch.autocast(device.type, dtype=_PRECISIONS[precision])
 
 # %% ../nbs/31_training.ipynb #30bef6f1
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class TrainConfig:
         if not self.weight_decay >= 0 or not self.clip > 0:
             given = f"{self.weight_decay} and {self.clip}"
             raise ValueError(f"need weight_decay >= 0 and clip > 0, not {given}")
-        if self.accumulate < 1 or self.precision not in ("auto", *PRECISIONS):
-            known = ", ".join(PRECISIONS)
+        if self.accumulate < 1 or self.precision not in ("auto", *_PRECISIONS):
+            known = ", ".join(_PRECISIONS)
             given = f"{self.accumulate} and {self.precision!r}"
             raise ValueError(
                 f"need accumulate >= 1 and precision auto, {known}; not {given}")
@@ -196,7 +196,7 @@ class Objective(nn.Module):
                                      compile=self.compiled)
 
 
-def to_device(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+def _to_device(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return inputs and targets on a device; a GPU copies them from pinned memory while the
     program goes on.
     """
@@ -240,7 +240,7 @@ class Batches:
         if known and before == source.state_dict():
             source.load_state_dict(after)
             return batches
-        return [to_device(loader.next_batch(), self.device) for _ in range(self.n)]
+        return [_to_device(loader.next_batch(), self.device) for _ in range(self.n)]
 
     def fetch(self, loader: Loader) -> None:
         """Fetch what :meth:`take` returns next, if the loader can be set back."""

@@ -78,7 +78,7 @@ class MultiHeadAttention(CausalSelfAttention):
                 else scores.masked_fill(~attn_mask, -math.inf)).softmax(-1)
 
 # %% ../nbs/41_encoder_decoder.ipynb #3644cff9
-def padding_mask(real: Tensor) -> Tensor:
+def _padding_mask(real: Tensor) -> Tensor:
     """Return the mask that hides padded keys from every query.
 
     Shapes:
@@ -87,7 +87,7 @@ def padding_mask(real: Tensor) -> Tensor:
     return real[:, None, None]  # (B, S) -> (B, 1, 1, S)
 
 
-def decoder_mask(real: Tensor) -> Tensor:
+def _decoder_mask(real: Tensor) -> Tensor:
     """Return the mask of a decoder's self-attention: no query sees a later or padded key.
 
     Shapes:
@@ -95,7 +95,7 @@ def decoder_mask(real: Tensor) -> Tensor:
 
     Source: Vaswani et al. (2017), section 3.2.3.
     """
-    return causal_mask(real.size(1), device=real.device) & padding_mask(real)
+    return causal_mask(real.size(1), device=real.device) & _padding_mask(real)
 
 # %% ../nbs/41_encoder_decoder.ipynb #457ab1df
 class _FeedForward(MLP):
@@ -262,7 +262,7 @@ class Transformer(SavedModel):
         """Return the memory, (B, S, C)."""
         _check_side("src", src, src_mask, self.config)
         real = torch.ones_like(src, dtype=torch.bool) if src_mask is None else src_mask
-        attn_mask = padding_mask(real)  # (B, 1, 1, S)
+        attn_mask = _padding_mask(real)  # (B, 1, 1, S)
         x = self.embed(self.src_embed, src)  # (B, S, C)
         for block in self.encoder:
             x = block(x, attn_mask=attn_mask)
@@ -277,8 +277,8 @@ class Transformer(SavedModel):
             raise ValueError(f"{rows}: unequal batch sizes")
         if src_mask is not None:
             check_mask("src_mask", src_mask, memory.shape[:2])
-        attn_mask = None if tgt_mask is None else decoder_mask(tgt_mask)  # None is causal
-        seen = None if src_mask is None else padding_mask(src_mask)  # (B, 1, 1, S)
+        attn_mask = None if tgt_mask is None else _decoder_mask(tgt_mask)  # None is causal
+        seen = None if src_mask is None else _padding_mask(src_mask)  # (B, 1, 1, S)
         x = self.embed(self.tgt_embed, tgt_in)  # (B, T, C)
         for block in self.decoder:
             x = block(x, memory, attn_mask=attn_mask, memory_mask=seen)
@@ -364,7 +364,7 @@ class _Reader:
         self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair)
                        for pair in once]
         self.mask = (None if src_mask is None
-                     else padding_mask(src_mask.repeat_interleave(n_beams, dim=0)))
+                     else _padding_mask(src_mask.repeat_interleave(n_beams, dim=0)))
 
     def __call__(self, text: Tensor) -> Tensor:
         start = self.cache.length

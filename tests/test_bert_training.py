@@ -8,8 +8,8 @@ from gpt2_book.bert_training import (
     MaskedLoader,
     PretrainingObjective,
     Special,
+    _pair_sentences,
     mask_tokens,
-    pair_sentences,
 )
 
 
@@ -97,7 +97,7 @@ def test_masking_takes_15_percent_and_no_special_token():
 def test_pairs_are_whole_sentences_half_and_half():
     lengths = torch.randint(1, 30, (60, 9), generator=torch.Generator().manual_seed(0)).tolist()
     documents = [[[1000 * d + 100 * s + i for i in range(n)] for s, n in enumerate(row)] for d, row in enumerate(lengths)]
-    pairs = [p for seed in range(4) for p in pair_sentences(
+    pairs = [p for seed in range(4) for p in _pair_sentences(
         documents, max_tokens=50, generator=torch.Generator().manual_seed(seed))]
     whole = {tuple(s) for document in documents for s in document}
     assert 400 < len(pairs)
@@ -113,7 +113,7 @@ def test_pairs_are_whole_sentences_half_and_half():
             assert second[0] // 100 == first[-1] // 100 + 1
     assert 0.44 < sum(label for *_, label in pairs) / len(pairs) < 0.56
     with pytest.raises(ValueError, match="two documents with sentences of 1 to 25 tokens"):
-        list(pair_sentences(documents[:1], max_tokens=50, generator=torch.Generator()))
+        list(_pair_sentences(documents[:1], max_tokens=50, generator=torch.Generator()))
 
 
 # ../nbs/43_bert_training.ipynb #9db8c175

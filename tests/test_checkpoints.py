@@ -3,8 +3,8 @@
 
 from gpt2_book.workshop.checkpoints import (
     Checkpoints,
-    FILES,
     SUMS,
+    _FILES,
     _read_state,
     check_sums,
     random_state,
@@ -243,7 +243,7 @@ def test_the_last_checkpoints_are_kept():
             assert path == checkpoints.all()[-1]
         assert [int(path.name[5:]) for path in checkpoints.all()] == [10, 11, 12]
         assert not leftover.exists()
-        assert sorted(path.name for path in path.iterdir()) == sorted([*FILES, SUMS])
+        assert sorted(path.name for path in path.iterdir()) == sorted([*_FILES, SUMS])
         tensors = load_file(path / "tensors.safetensors")
         assert "model.lm_head.weight" not in tensors or "model.transformer.wte.weight" not in tensors, "stored twice"
         assert torch.equal(tensors["model.transformer.ln_f.weight"], trainer.model.transformer.ln_f.weight)

@@ -3,9 +3,9 @@
 
 from gpt2_book.workshop.corpora import (
     MANIFEST,
-    SHAKESPEARE_SHA256,
-    SHAKESPEARE_URL,
     TokenShards,
+    _SHAKESPEARE_SHA256,
+    _SHAKESPEARE_URL,
     _doc_paragraphs,
     _docstrings,
     cache_folder,
@@ -96,7 +96,7 @@ def test_an_unreachable_text_says_what_was_tried_and_where_it_belongs(cache, mon
     with pytest.raises(ConnectionError, match="does not exist") as error:
         tiny_shakespeare()
     path = cache / "tinyshakespeare.txt"
-    for part in (SHAKESPEARE_URL, SHAKESPEARE_SHA256, str(path), "OSError: the cable is out", "GPT2_BOOK_CACHE"):
+    for part in (_SHAKESPEARE_URL, _SHAKESPEARE_SHA256, str(path), "OSError: the cable is out", "GPT2_BOOK_CACHE"):
         assert part in str(error.value)
     path.write_text("To be, or something like that.")
     with pytest.raises(ConnectionError, match="has another SHA-256"):
@@ -134,7 +134,7 @@ def test_tiny_shakespeare_is_read_from_a_read_only_cache(shakespeare_file, tmp_p
     before = tmp_path.stat().st_mtime_ns
     monkeypatch.setenv("GPT2_BOOK_CACHE", str(tmp_path))
     monkeypatch.setattr(pooch, "HTTPDownloader", lambda **options: pytest.fail)
-    assert hashlib.sha256(tiny_shakespeare().encode()).hexdigest() == SHAKESPEARE_SHA256
+    assert hashlib.sha256(tiny_shakespeare().encode()).hexdigest() == _SHAKESPEARE_SHA256
     assert tmp_path.stat().st_mtime_ns == before
     tmp_path.chmod(0o755)
 

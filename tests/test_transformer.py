@@ -5,9 +5,9 @@ from gpt2_book.transformer import (
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
-    decoder_mask,
+    _decoder_mask,
+    _padding_mask,
     label_smoothed_loss,
-    padding_mask,
 )
 
 
@@ -65,8 +65,8 @@ def test_cross_attention_equals_pytorchs_with_unequal_lengths():
 # ../nbs/41_encoder_decoder.ipynb #1c74796d
 def test_masks_hide_the_future_and_the_padding():
     real = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
-    allowed = decoder_mask(real)
-    assert allowed.shape == (3, 1, 4, 4) and padding_mask(real).shape == (3, 1, 1, 4)
+    allowed = _decoder_mask(real)
+    assert allowed.shape == (3, 1, 4, 4) and _padding_mask(real).shape == (3, 1, 1, 4)
     for b, t, s in itertools.product(range(3), range(4), range(4)):
         assert allowed[b, 0, t, s] == (s <= t and real[b, s])
     assert allowed.any(-1).all(), "no query is left without a key"

@@ -67,7 +67,7 @@ def set_random_state(tensors: Mapping[str, Tensor], lists: Mapping) -> None:
 
 # %% ../../nbs/83_checkpoints.ipynb #185c65bc
 @runtime_checkable
-class Stateful(Protocol):
+class _Stateful(Protocol):
     """What can say where it is, and go there: an optimizer, a scaler, a loader."""
 
     def state_dict(self) -> dict: ...
@@ -81,19 +81,19 @@ class Run(Protocol):
     model: Any  # a module
     optimizer: Any  # PyTorch's, of the model's parameters
     scaler: Any  # of the loss; disabled where there is none
-    loader: Any  # refused unless it is Stateful
+    loader: Any  # refused unless it is _Stateful
     config: Any  # a dataclass
     precision: str  # the number format of the forward pass
     step: int  # updates done
 
 # %% ../../nbs/83_checkpoints.ipynb #9feef8af
-def resumable(loader: object) -> Stateful:
+def resumable(loader: object) -> _Stateful:
     """Return a loader that can say where it is.
 
     Raises:
         TypeError: when it cannot.
     """
-    if not isinstance(loader, Stateful):
+    if not isinstance(loader, _Stateful):
         name = type(loader).__name__
         raise TypeError(f"{name} has no state_dict, so its run could not be resumed")
     return loader
@@ -140,7 +140,7 @@ def set_training_tensors(run: Run, tensors: Mapping[str, Tensor]) -> None:
     run.optimizer.load_state_dict({"state": found, "param_groups": groups})
 
 # %% ../../nbs/83_checkpoints.ipynb #785fbdba
-SUMS, FILES = "SHA256SUMS", ("random.json", "state.json", "tensors.safetensors")
+SUMS, _FILES = "SHA256SUMS", ("random.json", "state.json", "tensors.safetensors")
 
 
 def check_sums(folder: Path) -> None:
@@ -152,8 +152,8 @@ def check_sums(folder: Path) -> None:
     lines = (folder / SUMS).read_text(encoding="utf8").splitlines()
     parts = (line.partition("  ") for line in lines)
     promised = {name: digest for digest, _, name in parts}
-    if sorted(promised) != sorted(FILES):
-        raise ValueError(f"{SUMS} names {sorted(promised)}, not {sorted(FILES)}")
+    if sorted(promised) != sorted(_FILES):
+        raise ValueError(f"{SUMS} names {sorted(promised)}, not {sorted(_FILES)}")
     for name, digest in promised.items():
         if (found := sha256(folder / name)) != digest:
             found, said = found[:8], digest[:8]
@@ -179,7 +179,7 @@ def _write_state(run: Run, folder: Path) -> None:
     save_file(training_tensors(run) | tensors, folder / "tensors.safetensors")
     (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
     (folder / "random.json").write_text(json.dumps(lists) + "\n", encoding="utf8")
-    sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in FILES)
+    sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in _FILES)
     (folder / SUMS).write_text(sums, encoding="utf8", newline="\n")
 
 # %% ../../nbs/83_checkpoints.ipynb #d2b1521f

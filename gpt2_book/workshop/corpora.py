@@ -81,8 +81,8 @@ def python_docs() -> str:
 
 # %% ../../nbs/82_corpora.ipynb #c9224132
 _CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/master"
-SHAKESPEARE_URL = f"{_CHAR_RNN}/data/tinyshakespeare/input.txt"
-SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+_SHAKESPEARE_URL = f"{_CHAR_RNN}/data/tinyshakespeare/input.txt"
+_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 def cache_folder() -> Path:
@@ -105,16 +105,16 @@ def tiny_shakespeare() -> str:
     import pooch
 
     path = cache_folder() / "tinyshakespeare.txt"
-    known, by = f"sha256:{SHAKESPEARE_SHA256}", pooch.HTTPDownloader(timeout=20)
+    known, by = f"sha256:{_SHAKESPEARE_SHA256}", pooch.HTTPDownloader(timeout=20)
     try:
-        pooch.retrieve(SHAKESPEARE_URL, known, path.name, path.parent, downloader=by)
+        pooch.retrieve(_SHAKESPEARE_URL, known, path.name, path.parent, downloader=by)
     except (OSError, ValueError) as error:
         state = "has another SHA-256" if path.exists() else "does not exist"
         raise ConnectionError(
-            f"{path} {state}, and downloading it failed. Tried {SHAKESPEARE_URL} and got "
+            f"{path} {state}, and downloading it failed. Tried {_SHAKESPEARE_URL} and got "
             f"{type(error).__name__}: {error}. Fetch that address by other means and save "
-            f"it under that name (SHA-256 {SHAKESPEARE_SHA256}), or set GPT2_BOOK_CACHE to "
-            "the folder that holds it."
+            f"it under that name (SHA-256 {_SHAKESPEARE_SHA256}), or set GPT2_BOOK_CACHE "
+            "to the folder that holds it."
         ) from error
     return path.read_bytes().decode("utf-8")
 

@@ -90,7 +90,7 @@ def _keep_text(folder: Path, text: str, name: str) -> None:
 
 # %% ../../nbs/89_from_recipe.ipynb #58bce288
 @dataclass(frozen=True)
-class Ingredients:
+class _Ingredients:
     """What a recipe works on: its tokenizer, and its tokens to train on and held out."""
 
     recipe: Recipe
@@ -137,7 +137,7 @@ class Ingredients:
 # %% ../../nbs/89_from_recipe.ipynb #4cd1783d
 def prepare(
     recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True
-) -> Ingredients:
+) -> _Ingredients:
     """Return a recipe's tokenizer and tokens. The tokenizer is kept in ``folder``.
 
     Args:
@@ -155,14 +155,14 @@ def prepare(
         if (size := max(part.vocab_size for part in shards)) > limit:
             less = f"more than model.vocab_size = {limit}"
             raise ValueError(f"the shards have a vocabulary of {size} tokens, {less}")
-        return Ingredients(recipe, _recipe_tokenizer(recipe, folder), *shards)
+        return _Ingredients(recipe, _recipe_tokenizer(recipe, folder), *shards)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
     _keep_text(folder, text, recipe.text or "Python's documentation")
     texts = split_text(text, held_out=recipe.held_out)
     tokenizer = _recipe_tokenizer(recipe, folder, texts[0])
     encoded = (tokenizer.encode(part, allowed_special="all") for part in texts)
     parts = [np.array(tokens, token_dtype(limit)) for tokens in encoded]
-    return Ingredients(recipe, tokenizer, *parts)
+    return _Ingredients(recipe, tokenizer, *parts)
 
 
 def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
@@ -191,7 +191,7 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
     return model.to(device)
 
 # %% ../../nbs/89_from_recipe.ipynb #e3162949
-def _begin(recipe: Recipe, folder: Path, group: OneProcess) -> Ingredients:
+def _begin(recipe: Recipe, folder: Path, group: OneProcess) -> _Ingredients:
     """Write down the recipe and return its ingredients; the first process goes first.
 
     Raises:

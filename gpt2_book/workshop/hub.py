@@ -19,7 +19,7 @@ from pathlib import Path
 from .files import OWN_TYPE, file_in
 
 # %% auto #0
-__all__ = ['locate']
+__all__ = []
 
 # %% ../../nbs/86_hub.ipynb #9b310e30
 GPT2_NAME = re.compile(r"(?:openai-community/)?(gpt2(?:-medium|-large|-xl)?)")

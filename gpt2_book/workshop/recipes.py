@@ -23,7 +23,7 @@ from .hub import ModelFiles, embedded_models
 from .runs import RunConfig, read_log
 
 # %% auto #0
-__all__ = ['Recipe', 'read_recipe', 'write_recipe']
+__all__ = ['Recipe', 'read_recipe']
 
 # %% ../../nbs/88_recipes.ipynb #5c1d9e70
 def typed(name: str, value: object, kind: Any) -> Any:
@@ -57,7 +57,7 @@ def typed(name: str, value: object, kind: Any) -> Any:
     raise ValueError(f"{name} must be {this}, not {value!r}")
 
 
-def checked_settings(base, settings: Mapping, path: str = ""):
+def _checked_settings(base, settings: Mapping, path: str = ""):
     """Return a dataclass like ``base`` with some fields, and fields of its fields, as
     ``settings`` have them.
 
@@ -76,8 +76,8 @@ def checked_settings(base, settings: Mapping, path: str = ""):
             rest = f"did you mean {path}{like[0]}?" if like else known
             raise ValueError(f"there is no setting {path}{name}; {rest}")
         inner = is_dataclass(kinds[name])
-        new[name] = (checked_settings(getattr(base, name), value, f"{path}{name}.") if inner
-                     else typed(path + name, value, kinds[name]))  # fmt: skip
+        new[name] = (typed(path + name, value, kinds[name]) if not inner else
+                     _checked_settings(getattr(base, name), value, f"{path}{name}."))
     return replace(base, **new)
 
 # %% ../../nbs/88_recipes.ipynb #ef5b65fe
@@ -104,7 +104,7 @@ def model_name(name: str, folder: str | os.PathLike) -> str:
     return os.path.abspath(path) if local else name
 
 # %% ../../nbs/88_recipes.ipynb #a3cb4561
-FINE_TUNING_RATE = 1e-4
+_FINE_TUNING_RATE = 1e-4
 
 
 def _shape_to_start_from(name: str, told: Mapping) -> dict:
@@ -118,7 +118,7 @@ def _shape_to_start_from(name: str, told: Mapping) -> dict:
         return dict(told)  # a run that has begun knows its shape
     text = ModelFiles(name).first("config.json").read_text(encoding="utf8")
     has = GPTConfig(**from_hub_config(json.loads(text)))
-    wanted = checked_settings(has, told, "model.")
+    wanted = _checked_settings(has, told, "model.")
     keys = [key for key in told if key != "dropout"]
     pairs = {key: (getattr(has, key), getattr(wanted, key)) for key in keys}
     if wrong := [f"model.{key} = {a}, not {b}" for key, (a, b) in pairs.items() if a != b]:
@@ -150,7 +150,7 @@ def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
         run.setdefault("eval_every", min(RunConfig.eval_every, max(1, steps // 5)))
     if isinstance(name := settings.get("init_from"), str) and name:
         model = _shape_to_start_from(model_name(name, folder), model)
-        training.setdefault("learning_rate", FINE_TUNING_RATE)
+        training.setdefault("learning_rate", _FINE_TUNING_RATE)
     return {**settings, "model": model, "training": training, "run": run}
 
 # %% ../../nbs/88_recipes.ipynb #20afca57
@@ -217,7 +217,7 @@ class Recipe:
             ValueError: naming a setting that does not exist, has another type, or
                 contradicts that model.
         """
-        return checked_settings(cls(), _completed(settings, folder)).at(folder)
+        return _checked_settings(cls(), _completed(settings, folder)).at(folder)
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths; relative ones begin in ``folder``."""

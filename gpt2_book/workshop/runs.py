@@ -138,7 +138,7 @@ def _polite_signals() -> list[signal.Signals]:
 
 
 @contextmanager
-def stop_politely() -> Iterator[threading.Event]:
+def _stop_politely() -> Iterator[threading.Event]:
     """Yield an event that SIGINT (Ctrl-C), SIGTERM or SIGHUP sets.
 
     The second SIGINT raises KeyboardInterrupt.
@@ -295,7 +295,7 @@ def fit(
     hidden = True if group.rank else None if progress is None else not progress
     bar = _progress_bar(trainer, hidden=hidden)
     begun = _begin_log(trainer, folder, run, group)
-    with bar as shown, stop_politely() as asked, begun as log:
+    with bar as shown, _stop_politely() as asked, begun as log:
         for record in trainer:
             entry = _make_entry(trainer, record, group)
             if trainer.step % run.eval_every == 0 or trainer.step == steps:

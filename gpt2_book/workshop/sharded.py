@@ -234,7 +234,7 @@ def whole_model(trainer: Trainer) -> GPT | None:
     return model
 
 # %% ../../nbs/85_sharded.ipynb #9c5013dc
-class ManyProcesses(OneProcess):
+class _ManyProcesses(OneProcess):
     """The ranks that torchrun has started, as a run asks for them.
 
     Args:
@@ -274,4 +274,4 @@ def run_on_ranks(
         RuntimeError: when torchrun did not start this process.
     """
     with process_group(device=device, timeout=timeout):
-        return run(ManyProcesses(parallel))
+        return run(_ManyProcesses(parallel))

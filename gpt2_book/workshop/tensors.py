@@ -27,7 +27,7 @@ from .files import all_or_nothing
 from .hub import ModelFiles
 
 # %% auto #0
-__all__ = ['Checkpoint', 'own_weights_']
+__all__ = ['Checkpoint']
 
 # %% ../../nbs/87_tensors.ipynb #9f087d86
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,

@@ -236,7 +236,7 @@ def translation_scores(found: Sequence[str], wanted: Sequence[str], *,
             "chrF": corpus_chrf(list(found), [list(wanted)]).score}
 
 # %% ../../nbs/72_translation.ipynb #7dbb9459
-class TextPairs:
+class _TextPairs:
     """The pairs of texts in rows such as ``{"translation": {"de": "Hallo", "en":
     "Hello"}}``, to be read many times.
 
@@ -268,7 +268,7 @@ def wmt_pairs(
     split: str = "train", *, languages: tuple[str, str] = ("en", "de"),
     rows: Iterable[Mapping] | None = None,
     seed: int = 0,
-) -> TextPairs:  # fmt: skip
+) -> _TextPairs:  # fmt: skip
     """Return the sentence pairs of WMT 2017, English and German, as a stream from the hub.
 
     Args:
@@ -291,7 +291,7 @@ def wmt_pairs(
         if split == "train":  # its corpora come one after the other
             # shards, then what is in the buffer
             rows = stream.shuffle(seed=seed, buffer_size=200_000)
-    return TextPairs(rows, languages)
+    return _TextPairs(rows, languages)
 
 # %% ../../nbs/72_translation.ipynb #96af2a94
 _RANKS = "vocabulary.tiktoken"
