@@ -199,6 +199,11 @@ def test_every_notebook_is_in_the_list_of_changes():
     assert [name for name in NOTEBOOKS if f"`{name}`" not in changes] == []
 
 
+def test_the_first_page_leads_to_every_chapter():
+    index = NOTEBOOKS["index"].read_text(encoding="utf-8")
+    assert [name for name in NOTEBOOKS if name != "index" and f"({name}.ipynb)" not in index] == []
+
+
 def test_modules_import_one_another_in_one_direction():
     """Also within functions. What only notebooks import, no module imports."""
     graph = {}
