@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -218,8 +219,12 @@ def edit_at_the_source(app: Sphinx, pagename: str, templatename: str, context: d
 def leave_unlinked(app: Sphinx, env: BuildEnvironment, node: nodes.Element, text: nodes.TextElement) -> nodes.Node | None:
     """Show a type of the package that no page describes, since only its own modules use it, without a link."""
     module, _, name = str(node.get("reftarget")).rpartition(".")
+    module = module or str(node.get("py:module"))
     if node.get("refdomain") == "py" and node.get("reftype") in ("class", "obj") and module.startswith("gpt2_book"):
-        there = sys.modules.get(module)
+        try:
+            there = importlib.import_module(module)  # whoever read the page may have been another process
+        except ModuleNotFoundError:  # a class and its method
+            return None
         if hasattr(there, name) and name not in getattr(there, "__all__", ()):
             return text
     return None

@@ -106,7 +106,8 @@ class TranslationTrainer:
     in place.
 
     Args:
-        model: maps (src, tgt_in, src_mask) to logits: a :class:`Transformer`, or
+        model: maps (src, tgt_in, src_mask) to logits: a
+            :class:`gpt2_book.transformer.Transformer`, or
             :class:`gpt2_book.seq2seq.Seq2Seq`.
     """
 
@@ -319,7 +320,7 @@ def train_wmt(
         rows: as for ``wmt_pairs``.
         for_vocabulary: so many pairs train the byte pair encoding.
         device: by default the GPU, where there is one.
-        changes: of :class:`TransformerConfig`.
+        changes: of :class:`gpt2_book.transformer.TransformerConfig`.
     """
     (folder := Path(folder)).mkdir(parents=True, exist_ok=True)
     if not (folder / _RANKS).exists():
