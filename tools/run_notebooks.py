@@ -7,6 +7,7 @@ cells, and keep the outputs for as long as neither the code cells nor the packag
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import functools
 import hashlib
@@ -125,6 +126,9 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
         tags.append("hide-cell" if solution else "hide-input")  # a solution's outputs give it away as well
         what = "solution" if solution else "code"
         meta |= {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+    elif "code-fold" not in options and _imports_only(code):
+        tags.append("hide-input")
+        meta |= {"code_prompt_show": "Imports", "code_prompt_hide": "Imports"}
     if "fig-cap" in options:
         meta["figure"] = {"caption": options["fig-cap"]} | ({"name": options["label"]} if "label" in options else {})
     if "fig-alt" in options:
@@ -136,6 +140,16 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
         cell.metadata["tags"] = list(dict.fromkeys(tags))
     if meta:
         cell.metadata["mystnb"] = meta
+
+
+def _imports_only(code: str) -> bool:
+    """Whether a cell does nothing but import (and give the figures their style): the page folds it."""
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:  # a magic
+        return False
+    rest = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    return len(body) > len(rest) and all(ast.unparse(node) == "use_book_style()" for node in rest)
 
 
 def prepare(path: Path, text: str | None = None) -> NotebookNode:

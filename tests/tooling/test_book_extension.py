@@ -93,6 +93,23 @@ def test_a_test_is_folded_under_its_name(tmp_path: Path, source: str, title: str
     assert meta["mystnb"]["code_prompt_show"] == meta["mystnb"]["code_prompt_hide"] == title
 
 
+@pytest.mark.parametrize(
+    ("source", "folded"),
+    [
+        ("import os\n\nfrom torch import nn\n\nuse_book_style()", True),
+        ("#| export\nfrom __future__ import annotations\n\nimport torch", True),
+        ("import torch\n\ndevice = 'cpu'", False),
+        ("#| code-fold: false\nimport torch", False),
+        ("1 + 1", False),
+        ("%matplotlib inline", False),
+    ],
+)
+def test_imports_alone_are_folded(tmp_path: Path, source: str, folded: bool):
+    meta = one(tmp_path, source).metadata
+    assert ("hide-input" in meta.get("tags", [])) == folded
+    assert (meta.get("mystnb", {}).get("code_prompt_show") == "Imports") == folded
+
+
 def test_tags_of_the_cell_stay(tmp_path: Path):
     assert one(tmp_path, "#| hide\nx", tags=["raises-exception"]).metadata.tags == ["raises-exception", "remove-cell"]
 
