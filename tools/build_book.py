@@ -138,6 +138,7 @@ def keep_outputs(pages: list[Path]) -> None:
             nb = nbformat.read(path, as_version=4)
             executed = run_notebooks.prepare(path)
             assert store.fill(executed, path), f"{path.name} has no outputs, and was run"
+            run_notebooks.take_narrow(executed)
             for cell, done in zip(nb.cells, executed.cells, strict=True):
                 if cell.cell_type == "code":
                     cell.outputs = done.outputs

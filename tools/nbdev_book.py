@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
@@ -25,6 +26,7 @@ from sphinx.errors import SphinxError
 from sphinx.locale import _
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages  # noqa: E402  (beside this file)
@@ -50,11 +52,40 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
         store.fill(nb, path)
     run_notebooks.arrange_figures(nb)
     run_notebooks.fold_lines(nb)
+    for name, drawing in run_notebooks.take_narrow(nb).items():
+        narrow_file(app, name).parent.mkdir(parents=True, exist_ok=True)
+        narrow_file(app, name).write_text(drawing, encoding="utf-8")
     nb.metadata["language_info"] = {
         "name": "python",
         "pygments_lexer": "ipython3",
     }  # colors `!gpt2-book` and `%pip` as well
     source[0] = nbformat.writes(nb)
+
+
+# --- figures: a narrow page has the panels of a figure below each other --------------------------------------------------------
+
+
+def narrow_file(app: Sphinx, name: str) -> Path:
+    """Return where a figure's drawing for narrow pages is kept: where MyST-NB keeps the figures."""
+    return Path(app.outdir).parent / "jupyter_execute" / f"{name}.narrow.svg"
+
+
+def visit_image(self, node: nodes.image) -> None:
+    """Let the browser choose between a figure's two drawings by the width of the page."""
+    file = narrow_file(self.builder.app, Path(node["uri"]).stem)
+    if file.exists():
+        target = Path(self.builder.outdir) / self.builder.imagedir / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+        source = f"{self.builder.imgpath}/{file.name}"
+        self.body.append(f'<picture><source media="(max-width: 576px)" srcset="{source}" />')
+    HTML5Translator.visit_image(self, node)
+    if file.exists():
+        self.body.append("</picture>")
+
+
+def depart_image(self, node: nodes.image) -> None:
+    HTML5Translator.depart_image(self, node)
 
 
 # --- folds: a line that says what it opens, and one line for a run of tests ------------------------------------------------------
@@ -239,6 +270,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", describe)
     app.connect("html-page-context", edit_at_the_source, priority=900)  # once the theme has made its buttons
     app.connect("missing-reference", leave_unlinked)
+    app.add_node(nodes.image, override=True, html=(visit_image, depart_image))
     app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
     app.add_post_transform(FoldRunsOfTests)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+import narrow_figures
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -213,6 +214,17 @@ def arrange_figures(nb: NotebookNode) -> None:
                 ]
 
 
+def take_narrow(nb: NotebookNode) -> dict[str, str]:
+    """Take the drawings for narrow pages out of the outputs; return each under the name of the file of its wide one."""
+    drawings = {}
+    for cell in nb.cells:
+        for out in cell.get("outputs", []):
+            if drawing := out.get("data", {}).pop(narrow_figures.MIME, None):
+                wide = os.linesep.join("".join(out.data["image/svg+xml"]).splitlines())
+                drawings[hashlib.sha256(wide.encode()).hexdigest()] = "".join(drawing)  # as MyST-NB names it
+    return drawings
+
+
 def check_widths(nb: NotebookNode, path: Path) -> list[str]:
     """Return which tables a page of 1280 pixels would cut off; a wide line of prose is folded."""
     problems = []
@@ -293,7 +305,7 @@ class Outputs:
 
 def package_key(root: Path) -> str:
     """Hash what every notebook depends on besides itself: the package, its assets, and the libraries below it."""
-    h = hashlib.sha256(sys.version.encode())
+    h = hashlib.sha256(sys.version.encode() + Path(narrow_figures.__file__).read_bytes())
     for name in VERSIONS:
         try:
             h.update(f"{name} {importlib.metadata.version(name)}".encode())
@@ -335,7 +347,7 @@ def cores() -> int:
 
 def _environment(root: Path, threads: int) -> dict[str, str]:
     """Say what a kernel needs: this tree's package and this environment's commands, its share of the cores, no bars or colors."""
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH"), str(Path(__file__).parent)]))
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     quiet = {
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -377,7 +389,11 @@ async def _execute(nb: NotebookNode, path: Path, env: dict[str, str]) -> None:
         "JUPYTER_PREFER_ENV_PATH", "1"
     )  # this environment's kernel, not another one's of the same name
     client = NotebookClient(
-        nb, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        nb,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=["--InteractiveShellApp.extensions=narrow_figures"],  # a file beside this one
     )
     with tempfile.TemporaryFile() as log:  # what the kernel itself says is of interest only when it dies
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import api_pages
 import build_pdf
+import narrow_figures
 import nbformat
 import pytest
 import run_notebooks
@@ -431,6 +432,43 @@ def test_links_of_the_pdf_stay_within_it_and_solutions_are_open(tmp_path: Path):
     title, made = build_pdf.article(tmp_path.resolve(), "nbs/one", {"nbs/one", "nbs/two"})
     assert title == "One" and "left out" not in made and "kept" in made and 'open=""' in made
     assert re.findall(r'href="([^"]*)"', made) == ["#nbs-two--x", "#nbs-one--top", "https://host/"]
+
+
+PANELS = """#| fig-cap: Two lines.
+#| fig-alt: A line up and a line down.
+import matplotlib.pyplot as plt
+from matplotlib_inline.backend_inline import set_matplotlib_formats
+set_matplotlib_formats("svg")
+figure, axes = plt.subplots(1, 2, sharey=True, figsize=(8, 3))
+for ax, title in zip(axes, ("left", "right")):
+    ax.plot([1, 2])
+    ax.set(title=title, ylabel="loss" if title == "left" else "")"""
+
+
+def test_a_narrow_page_has_panels_below_each_other(book: Book):
+    book.chapter([*CELLS, new_code_cell(PANELS)])
+    rc, said = book.build()
+    assert rc == 0, said
+    found = re.search(r'<picture><source media="[^"]*" srcset="([^"]*)" /><img alt="A line up and a line down."[^>]*src="([^"]*)"', book.page())
+    wide, narrow = ((book.html / "nbs" / found[i]).read_text() for i in (2, 1))
+    shapes = [tuple(map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())) for svg in (wide, narrow)]
+    assert shapes[0][0] > 2 * shapes[0][1] and shapes[1][0] < shapes[1][1]
+    assert wide.count("<!-- loss -->") == 1 and narrow.count("<!-- loss -->") == 2, "a shared axis is labelled again"
+    downloaded = (book.html / "_sources" / "nbs" / "01_first.ipynb").read_text()
+    assert "image/svg+xml" in downloaded and narrow_figures.MIME not in downloaded
+
+
+def test_a_figure_is_as_before_once_its_panels_were_stacked():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(8, 5))
+    alone, (ax,) = plt.subplots(2, 1), plt.subplots(1, 1, squeeze=False)[1]
+    places = [ax.get_subplotspec() for ax in axes.flat]
+    labels = [(ax.xaxis.get_tick_params()["labelbottom"], ax.yaxis.get_tick_params()["labelleft"]) for ax in axes.flat]
+    assert set(narrow_figures.narrow(figure)) == {narrow_figures.MIME}
+    assert [ax.get_subplotspec() for ax in axes.flat] == places and tuple(figure.get_size_inches()) == (8, 5)
+    assert [(ax.xaxis.get_tick_params()["labelbottom"], ax.yaxis.get_tick_params()["labelleft"]) for ax in axes.flat] == labels
+    assert narrow_figures.narrow(alone[0]) == {} and narrow_figures.narrow(ax[0].figure) == {}
+    plt.close("all")
 
 
 def test_a_downloaded_notebook_has_its_outputs(built: Book):

@@ -1,0 +1,87 @@
+"""Figures for narrow pages: while the book is built, a figure of several panels side by side is drawn once more, stacked.
+
+Loaded into the notebook's kernel as an IPython extension; the second drawing travels beside the first, under `MIME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MIME = "application/x.gpt2-book-narrow+svg"
+WIDTH = 4.2  # inches: letters of 10.5 points are 12 pixels high on a page of 390
+SMALL = 2.2  # inches: panels narrower than that stay in pairs
+MOST = 4  # panels below each other; more of them stay in pairs
+
+
+def load_ipython_extension(shell) -> None:
+    shell.display_formatter.mimebundle_formatter.for_type_by_name("matplotlib.figure", "Figure", narrow)
+
+
+def narrow(figure: Figure, include: object = None, exclude: object = None) -> dict[str, str]:
+    """Return the figure's stacked drawing under its MIME type; nothing for a figure of one panel or column."""
+    from IPython.core.pylabtools import print_figure
+
+    panels = side_by_side(figure)
+    if not panels:
+        return {}
+    with stacked(figure, panels):
+        return {MIME: print_figure(figure, fmt="svg", bbox_inches="tight", metadata={"Date": None})}
+
+
+def side_by_side(figure: Figure) -> list[Axes]:
+    """Return the panels of a figure that stands in one grid of two columns or more, in reading order."""
+    panels = [ax for ax in figure.axes if ax.get_subplotspec() is not None and ax.get_label() != "<colorbar>"]
+    grids = {id(ax.get_subplotspec().get_gridspec()): ax.get_subplotspec().get_gridspec() for ax in panels}
+    places = {(ax.get_subplotspec().num1, ax.get_subplotspec().num2) for ax in panels}
+    if len(grids) != 1 or figure.subfigs or len(places) < 2 or any(first != last for first, last in places):
+        return []
+    (grid,) = grids.values()
+    return sorted(panels, key=lambda ax: ax.get_subplotspec().num1) if grid.ncols > 1 else []
+
+
+@contextmanager
+def stacked(figure: Figure, panels: list[Axes]) -> Iterator[None]:
+    """Put the panels below each other (or in pairs), each with the labels that it shared, and put them back."""
+    from matplotlib.gridspec import GridSpec
+
+    specs = [ax.get_subplotspec() for ax in panels]
+    grid, size = specs[0].get_gridspec(), figure.get_size_inches().copy()
+    places = sorted({spec.num1 for spec in specs})
+    width, height = size[0] / grid.ncols, size[1] / grid.nrows
+    columns = 2 if width < SMALL or len(places) > MOST else 1
+    rows = -(-len(places) // columns)
+    grown = height * WIDTH / columns / width
+    images = any(ax.images for ax in panels)
+    tall = min(grown, WIDTH / columns if images else max(height, 2.6))
+    new = GridSpec(rows, columns, figure=figure)
+    before = [(ax.get_xlabel(), ax.get_ylabel(), ax.xaxis.get_tick_params(), ax.yaxis.get_tick_params()) for ax in panels]
+    figure.set_size_inches(WIDTH, rows * tall)
+    for ax, spec in zip(panels, specs):
+        ax.set_subplotspec(new[places.index(spec.num1)])
+        label_again(ax, panels)
+    try:
+        yield
+    finally:
+        figure.set_size_inches(size)
+        for ax, spec, (xlabel, ylabel, x, y) in zip(panels, specs, before):
+            ax.set_subplotspec(spec)
+            ax.set(xlabel=xlabel, ylabel=ylabel)
+            ax.xaxis.set_tick_params(labelbottom=x.get("labelbottom", True))
+            ax.yaxis.set_tick_params(labelleft=y.get("labelleft", True))
+
+
+def label_again(ax: Axes, panels: list[Axes]) -> None:
+    """Give a panel the labels that the first of those it shares an axis with has shown for it."""
+    for name, side in (("y", "labelleft"), ("x", "labelbottom")):
+        axis = getattr(ax, f"{name}axis")
+        shared = [other for other in panels if other is not ax and getattr(ax, f"get_shared_{name}_axes")().joined(ax, other)]
+        if shared and not axis.get_tick_params().get(side, True):
+            axis.set_tick_params(**{side: True})
+            if not axis.label.get_text():
+                axis.set_label_text(next((t for o in shared if (t := getattr(o, f"get_{name}label")())), ""))
