@@ -293,7 +293,8 @@ class BertClassifier(SavedBert):
         if labels is None:
             return logits, None
         self.check(labels, len(idx))
-        return logits, F.cross_entropy(logits, labels)
+        loss = F.cross_entropy(logits, labels)
+        return logits, loss.masked_fill((labels == -100).all(), 0)  # not 0 / 0
 
 # %% ../nbs/43_bert_training.ipynb #b24fa2f9
 class BertMultipleChoice(BertClassifier):

@@ -210,7 +210,7 @@ class GPTClassifier(nn.Module):
     Shapes:
         idx (B, T) int64, negative where padded, on either side
         labels (B,) int64, -100 where not counted
-        attention_mask (B, T) bool, True for real tokens; by default where ``idx`` is not
+        attention_mask (B, T), True or 1 for real tokens; by default where ``idx`` is not
         negative
         returns logits (B, K), and the mean loss in nats or None
 
@@ -235,7 +235,7 @@ class GPTClassifier(nn.Module):
 
     def features(self, idx: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
         """Return what the matrix reads, (B, T) to (B, C)."""
-        attention_mask = idx >= 0 if attention_mask is None else attention_mask
+        attention_mask = idx >= 0 if attention_mask is None else attention_mask != 0
         x = self.gpt.hidden(idx.clamp(min=0), attention_mask=attention_mask)  # (B, T, C)
         row = torch.arange(len(x), device=x.device)
         return x[row, _last_real(attention_mask)]  # (B, C)
@@ -246,7 +246,8 @@ class GPTClassifier(nn.Module):
         if labels is None:
             return logits, None
         self.check(labels, len(idx))
-        return logits, F.cross_entropy(logits, labels)
+        loss = F.cross_entropy(logits, labels)
+        return logits, loss.masked_fill((labels == -100).all(), 0)  # not 0 / 0
 
     def check(self, labels: Tensor, n_rows: int) -> None:
         """Refuse labels that are no classes."""

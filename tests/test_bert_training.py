@@ -169,6 +169,7 @@ def test_classifiers_equal_hugging_face_and_refuse_labels():
     logits, loss = ours(idx, labels, attention_mask=attention_mask, segments=segments)
     assert_close(logits, expected.logits, rtol=1e-10, atol=1e-10)
     assert_close(loss, expected.loss, rtol=1e-12, atol=0)
+    assert ours(idx, torch.full_like(labels, -100), attention_mask=attention_mask)[1] == 0
     with pytest.raises(ValueError, match="row 0 has the label 5; the 5 classes are 0 to 4"):
         ours(idx, labels + 1, attention_mask=attention_mask)
     with pytest.raises(ValueError, match="needs labels of shape|need labels of shape"):

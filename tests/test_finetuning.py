@@ -264,6 +264,10 @@ def test_wrong_rows_and_labels_are_refused():
     some = model(idx, torch.tensor([0, -100, 2]))[1]
     both = model(idx[[0, 2]], torch.tensor([0, 2]))[1]
     torch.testing.assert_close(some, both, atol=1e-12, rtol=0)
+    nothing = model(idx, torch.full((3,), -100))[1]
+    nothing.backward()
+    assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+    assert torch.equal(model(idx, attention_mask=(idx >= 0).long())[0], model(idx)[0])
 
 
 # ../nbs/35_finetuning.ipynb #c6643325
