@@ -27,6 +27,7 @@ body { display: block; }
 .front h1 { margin-top: 30vh; font-size: 3rem; } .front ol { list-style: none; padding: 0; } .front li { margin: 0.1rem 0; }
 article.page h1 { break-before: avoid; } h1, h2, h3 { break-after: avoid; }
 figure, table, .formula, img, svg.diagram { break-inside: avoid; }
+.cell_input, .cell_output .output, div.highlight { break-inside: avoid; } /* with its ground, or a page ends in an empty one */
 .bd-article pre, .bd-article .cell_output pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .page h1, .front h1 { display: block !important; }
 .headerlink, .copybtn, aside.margin .headerlink { display: none; }
