@@ -1,4 +1,4 @@
-"""Figures for narrow pages: while the book is built, a figure of several panels side by side is drawn once more, stacked.
+"""Figures for narrow pages: while the book is built, a wide figure is drawn once more, its panels below each other.
 
 Loaded into the notebook's kernel as an IPython extension; the second drawing travels beside the first, under `MIME`.
 """
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIME = "application/x.gpt2-book-narrow+svg"
-WIDTH = 4.2  # inches: letters of 10.5 points are 12 pixels high on a page of 390
+WIDTH = 4.2  # inches, for panels that are stacked: letters of 10.5 points are 12 pixels high on a page of 390
+ALONE = 5.0  # inches, for a single panel, which was composed for 7
 SMALL = 2.2  # inches: panels narrower than that stay in pairs
 MOST = 4  # panels below each other; more of them stay in pairs
 
@@ -24,13 +25,14 @@ def load_ipython_extension(shell) -> None:
 
 
 def narrow(figure: Figure, include: object = None, exclude: object = None) -> dict[str, str]:
-    """Return the figure's stacked drawing under its MIME type; nothing for a figure of one panel or column."""
+    """Return the figure's narrow drawing under its MIME type; nothing for a figure that is narrow, or a table of numbers."""
     from IPython.core.pylabtools import print_figure
 
     panels = side_by_side(figure)
-    if not panels:
+    numbers = any(ax.images and ax.texts for ax in figure.axes)  # printed into cells, which would become too small for them
+    if not panels and (numbers or figure.get_size_inches()[0] < 1.1 * ALONE):
         return {}
-    with stacked(figure, panels):
+    with stacked(figure, panels) if panels else squeezed(figure):
         return {MIME: print_figure(figure, fmt="svg", bbox_inches="tight", metadata={"Date": None})}
 
 
@@ -43,6 +45,17 @@ def side_by_side(figure: Figure) -> list[Axes]:
         return []
     (grid,) = grids.values()
     return sorted(panels, key=lambda ax: ax.get_subplotspec().num1) if grid.ncols > 1 else []
+
+
+@contextmanager
+def squeezed(figure: Figure) -> Iterator[None]:
+    """Make the figure less wide, and as wide as before."""
+    size = figure.get_size_inches().copy()
+    figure.set_size_inches(ALONE, size[1])
+    try:
+        yield
+    finally:
+        figure.set_size_inches(size)
 
 
 @contextmanager

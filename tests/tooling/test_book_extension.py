@@ -461,13 +461,14 @@ def test_a_narrow_page_has_panels_below_each_other(book: Book):
 def test_a_figure_is_as_before_once_its_panels_were_stacked():
     plt = pytest.importorskip("matplotlib.pyplot")
     figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(8, 5))
-    alone, (ax,) = plt.subplots(2, 1), plt.subplots(1, 1, squeeze=False)[1]
+    column, small = plt.subplots(2, 1, figsize=(7, 5))[0], plt.subplots(figsize=(4, 3))[0]
     places = [ax.get_subplotspec() for ax in axes.flat]
     labels = [(ax.xaxis.get_tick_params()["labelbottom"], ax.yaxis.get_tick_params()["labelleft"]) for ax in axes.flat]
     assert set(narrow_figures.narrow(figure)) == {narrow_figures.MIME}
     assert [ax.get_subplotspec() for ax in axes.flat] == places and tuple(figure.get_size_inches()) == (8, 5)
     assert [(ax.xaxis.get_tick_params()["labelbottom"], ax.yaxis.get_tick_params()["labelleft"]) for ax in axes.flat] == labels
-    assert narrow_figures.narrow(alone[0]) == {} and narrow_figures.narrow(ax[0].figure) == {}
+    assert set(narrow_figures.narrow(column)) == {narrow_figures.MIME} and tuple(column.get_size_inches()) == (7, 5)
+    assert narrow_figures.narrow(small) == {}
     plt.close("all")
 
 
