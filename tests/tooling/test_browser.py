@@ -107,6 +107,20 @@ CLIPPED = """() => [...document.querySelectorAll('article *, .bd-article *')].fi
   return true;
 }).slice(0, 5).map(el => el.outerHTML.slice(0, 120))"""
 OVERFLOW = "() => document.documentElement.scrollWidth - innerWidth"
+# on a phone: display equations wider than their place, folded ones too, and tables that scroll without a shadow that says so
+WIDE = """async () => {
+  document.querySelectorAll('details').forEach(e => { e.open = true; });
+  await document.fonts.ready;
+  const wider = e => e.scrollWidth > e.clientWidth + 1;
+  const opaque = e => !/^rgba\\(.*, 0(\\.\\d+)?\\)$/.test(getComputedStyle(e).backgroundColor);
+  const tables = [...document.querySelectorAll('.bd-article table')].filter(t => {
+    const box = t.closest('.pst-scrollable-table-container') || t.parentElement;
+    return wider(box) && (getComputedStyle(box).backgroundImage === 'none' || [...t.rows].some(opaque));
+  });
+  return [...document.querySelectorAll('div.math > .formula')].filter(wider)
+    .map(e => `${e.scrollWidth - e.clientWidth} pixels too wide: ` + e.querySelector('annotation').textContent.trim())
+    .concat(tables.map(t => 'scrolls and does not show it: ' + t.innerText.trim().slice(0, 80)));
+}"""
 NO_ALT = """() => [...document.querySelectorAll('img')].filter(e => !(e.getAttribute('alt') || '').trim()).concat(
   [...document.querySelectorAll('svg')].filter(e => !e.closest('[aria-hidden="true"]') && !e.getAttribute('aria-label')
     && !e.getAttribute('aria-labelledby') && !e.querySelector('title') && !e.closest('button, a, label, summary')))
@@ -187,6 +201,13 @@ def test_page(browser, served: str, name: str):
             assert ratio >= 4.5, f"hard to read in the {theme} theme: {where}"
         v.check_math()
         v.check(served)
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if re.search('class="formula"|<table', (HTML / n).read_text(encoding="utf-8"))] or [None])
+def test_equations_and_tables_on_a_phone(browser, served: str, name: str):
+    with Visit(browser, f"{served}/{name}", width=390) as v:
+        wide = v.page.evaluate(WIDE)
+        assert not wide, f"{name}: " + "\n".join(wide)
 
 
 @pytest.mark.parametrize("name", CHAPTERS[:3] or [None])
