@@ -19,7 +19,7 @@ from .initialization import init_gpt2_
 from .kv_cache import KVCache, places
 from .layer_norm import LayerNorm
 from .positional import LearnedPositionalEncoding
-from .pretrained import Saved
+from .workshop.gpt2_files import Saved
 
 # %% auto #0
 __all__ = ['GPT2_SIZES', 'GPTConfig', 'GPT', 'parameter_counts', 'forward_flops']

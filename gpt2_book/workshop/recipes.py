@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..model import GPTConfig
-from ..pretrained import from_hub_config
 from ..training import TrainConfig
 from .checkpoints import Checkpoints, differences, goes_on, with_defaults
 from .files import whole_file
+from .gpt2_files import from_hub_config
 from .hub import ModelFiles, embedded_models
 from .runs import RunConfig, read_log
 

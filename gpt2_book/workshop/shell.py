@@ -270,7 +270,7 @@ def shape_of(name: str) -> dict:
     from dataclasses import asdict
 
     from gpt2_book.model import GPT2_SIZES
-    from gpt2_book.pretrained import from_hub_config
+    from gpt2_book.workshop.gpt2_files import from_hub_config
     from gpt2_book.workshop.hub import ModelFiles, embedded_models
 
     if name in GPT2_SIZES:
