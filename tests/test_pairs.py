@@ -100,10 +100,10 @@ def test_pair_batches_shift_the_target_by_one():
     letters = Vocabulary(Characters(["abc"]))  # a, b, c, pad 3, bos 4, eos 5
     batch = pair_batch([([0, 5], [1, 2, 5]), ([2, 1, 0, 5], [5])], letters, letters)
     assert batch.src.tolist() == [[0, 5, 3, 3], [2, 1, 0, 5]]
-    assert batch.src_mask.tolist() == [[True, True, False, False], [True] * 4]
+    assert batch.attention_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert batch.tgt_in.tolist() == [[4, 1, 2], [4, 5, 3]]
     assert batch.tgt_out.tolist() == [[1, 2, 5], [5, 3, 3]]
-    assert batch.tgt_mask.tolist() == [[True] * 3, [True, False, False]]
+    assert batch.decoder_attention_mask.tolist() == [[True] * 3, [True, False, False]]
     for rows in ([], [[1], []]):
         with pytest.raises(ValueError, match="at least one token"):
             pad_rows(rows, value=0)
@@ -113,7 +113,7 @@ def test_pair_batches_shift_the_target_by_one():
 def test_what_no_model_can_read_is_refused_by_name_and_number():
     good, mask = pad_rows([[1, 2, 3], [4]], value=0)
     check_tokens("src", good, 5)
-    assert check_mask("src_mask", mask, good.shape).tolist() == [3, 1]
+    assert [check_mask("attention_mask", m, good.shape).tolist() for m in (mask, mask.long())] == [[3, 1]] * 2
     for ids, message in (
         (good + 1, "src has tokens from 1 to 5, its vocabulary those from 0 to 4"), (good - 1, "tokens from -1 to 3"),
         (good[0], r"src must be whole numbers \(B, T\), not torch.int64 of shape \(3,\)"), (good[:, :0], r"\(2, 0\)"),
@@ -122,11 +122,11 @@ def test_what_no_model_can_read_is_refused_by_name_and_number():
         with pytest.raises(ValueError, match=message):
             check_tokens("src", ids, 5)
     for wrong, message in (
-        (mask & False, "src_mask: row 0 of 2 is all padding"), (mask.flip(1), "padding must stand on the right"),
-        (mask.long(), "must be bool .* not torch.int64"), (mask[:, 1:], r"of shape \(2, 3\), not torch.bool of \(2, 2\)"),
+        (mask & False, "attention_mask: row 0 of 2 is all padding"), (mask.flip(1), "padding must stand on the right"),
+        (mask.double(), "must be bool, or 0 and 1, .* not torch.float64"), (mask[:, 1:], r"of shape \(2, 3\), not torch.bool of \(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_mask("src_mask", wrong, good.shape)
+            check_mask("attention_mask", wrong, good.shape)
 
 
 # ../nbs/71_pairs.ipynb #df340328
@@ -166,7 +166,7 @@ def test_batches_hold_every_pair_once_within_the_limits():
     for batch in translation_batches(iter(pairs), letters, **how, generator=torch.Generator().manual_seed(0)):
         assert len(batch.src) <= 5 and max(batch.src.numel(), batch.tgt_in.numel()) <= 20
         assert (batch.tgt_in[:, 0] == letters.bos).all()
-        assert (batch.tgt_in[:, 1:][batch.tgt_mask[:, 1:]] == batch.tgt_out[:, :-1][batch.tgt_mask[:, 1:]]).all()
+        assert (batch.tgt_in[:, 1:][batch.decoder_attention_mask[:, 1:]] == batch.tgt_out[:, :-1][batch.decoder_attention_mask[:, 1:]]).all()
         seen += [(letters.decode(a), letters.decode(b)) for a, b in zip(batch.src.tolist(), batch.tgt_out.tolist())]
     assert sorted(seen) == sorted(p for p in pairs if len(p[1]) < 6), "longer ones are left out"
     assert seen != [p for p in pairs if len(p[1]) < 6], "in another order"

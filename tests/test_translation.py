@@ -84,7 +84,7 @@ def test_an_update_is_adam_at_the_rate_of_the_schedule():
     generator = torch.Generator().manual_seed(0)
     batches = translation_batches(pairs, letters, batch_size=20, max_tokens=25_000, generator=generator)
     for step, (loss, batch) in enumerate(zip(trainer.run(pairs, letters), batches), 1):
-        logits = copy.model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)
+        logits = copy.model(batch.src, batch.tgt_in, batch.attention_mask).flatten(0, 1)
         expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=letters.pad, label_smoothing=0.1)
         assert_close(loss, expected.detach(), rtol=1e-8, atol=1e-8)
         adam.param_groups[0]["lr"] = noam(step, d_model=32, warmup_steps=50, factor=0.15)

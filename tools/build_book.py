@@ -29,8 +29,14 @@ STAMP = OUT / "book.json"  # what the last good build was made from, and the fil
 MOVED = {
     "nbs/91_figures.html": "93_figures.html",
     "nbs/92_benchmarks.html": "94_benchmarks.html",
-    "nbs/43_gpt3.html": "44_gpt3.html",
-    "nbs/44_tour.html": "45_tour.html",
+    "nbs/40_seq2seq.html": "41_seq2seq.html",
+    "nbs/41_encoder_decoder.html": "42_encoder_decoder.html",
+    "nbs/42_bert.html": "43_bert.html",
+    "nbs/43_bert_training.html": "44_bert_training.html",
+    "nbs/43_gpt3.html": "45_gpt3.html",
+    "nbs/44_gpt3.html": "45_gpt3.html",
+    "nbs/44_tour.html": "46_tour.html",
+    "nbs/45_tour.html": "46_tour.html",
     "api.html": "api/index.html",
 }
 

@@ -183,10 +183,10 @@ class PairBatch(NamedTuple):
     """
 
     src: Tensor  # (B, S)
-    src_mask: Tensor  # (B, S)
+    attention_mask: Tensor  # (B, S)
     tgt_in: Tensor  # (B, T): bos, then the target without its last token
     tgt_out: Tensor  # (B, T): the target, which is tgt_in one step later
-    tgt_mask: Tensor  # (B, T)
+    decoder_attention_mask: Tensor  # (B, T)
 
 
 def pair_batch(
@@ -201,11 +201,10 @@ def pair_batch(
     Raises:
         ValueError: when there is no pair, or an empty side.
     """
-    src, src_mask = pad_rows([s for s, _ in pairs], value=source.pad)  # (B, S)
-    tgt, tgt_mask = pad_rows([[target.bos, *t] for _, t in pairs],
-                              value=target.pad)  # (B, T + 1)
-    return PairBatch(*(x.to(device)
-                       for x in (src, src_mask, tgt[:, :-1], tgt[:, 1:], tgt_mask[:, 1:])))
+    src, attention_mask = pad_rows([s for s, _ in pairs], value=source.pad)  # (B, S)
+    tgt, real = pad_rows([[target.bos, *t] for _, t in pairs], value=target.pad)
+    found = src, attention_mask, tgt[:, :-1], tgt[:, 1:], real[:, 1:]  # (B, S), (B, T)
+    return PairBatch(*(x.to(device) for x in found))
 
 # %% ../../nbs/71_pairs.ipynb #eee589bb
 def check_tokens(name: str, ids: Tensor, vocab_size: int) -> None:
@@ -228,21 +227,22 @@ def check_tokens(name: str, ids: Tensor, vocab_size: int) -> None:
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the lengths (B,) of rows padded on the right, of which the mask (B, T) is True
-    where a token stands.
+    or 1 where a token stands.
 
     Raises:
         ValueError: when the mask has another shape or type, a row is all padding, or
             padding is not on the right.
     """
-    if mask.shape != torch.Size(shape) or mask.dtype != torch.bool:
+    if mask.shape != torch.Size(shape) or mask.is_floating_point():
         raise ValueError(
-            f"{name} must be bool of shape {tuple(shape)}, not {mask.dtype} of "
-            f"{tuple(mask.shape)}")
-    lengths = mask.sum(1)  # (B,)
+            f"{name} must be bool, or 0 and 1, of shape {tuple(shape)}, not {mask.dtype} "
+            f"of {tuple(mask.shape)}")
+    real = mask != 0  # (B, T)
+    lengths = real.sum(1)  # (B,)
     if (lengths == 0).any():
         raise ValueError(
             f"{name}: row {lengths.argmin().item()} of {len(mask)} is all padding")
-    if (mask[:, 1:] & ~mask[:, :-1]).any():
+    if (real[:, 1:] & ~real[:, :-1]).any():
         raise ValueError(
             f"{name}: padding must stand on the right, and a token follows padding")
     return lengths

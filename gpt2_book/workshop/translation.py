@@ -106,7 +106,7 @@ class TranslationTrainer:
     in place.
 
     Args:
-        model: maps (src, tgt_in, src_mask) to logits: a
+        model: maps (src, tgt_in, attention_mask) to logits: a
             :class:`gpt2_book.transformer.Transformer`, or
             :class:`gpt2_book.seq2seq.Seq2Seq`.
     """
@@ -128,7 +128,7 @@ class TranslationTrainer:
         self.step += 1
         set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.config.n_embd))
         with autocast(self.device, self.precision):
-            logits = self.model(batch.src, batch.tgt_in, batch.src_mask)  # (B, T, V)
+            logits = self.model(batch.src, batch.tgt_in, batch.attention_mask)  # (B, T, V)
         loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing,
                                    pad=self.config.pad)
         self.optimizer.zero_grad()
