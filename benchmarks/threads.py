@@ -18,8 +18,8 @@ from contextlib import contextmanager
 import torch
 from common import RESULTS, describe_machine, seconds, write_results
 
-from gpt2_book import kv_cache
 from gpt2_book.model import GPT, GPTConfig
+from gpt2_book.workshop import reading
 
 SHAPES = {
     "embedded": {"n_layer": 6, "n_head": 3, "n_embd": 192, "vocab_size": 1024, "block_size": 256},
@@ -42,13 +42,13 @@ def taken(cores: int):
 
 def per_token(model: GPT, rows: int, threads: int | None, n: int) -> float:
     """Time a token; ``threads`` None leaves the choice to the model."""
-    idx, small = torch.zeros(rows, 8, dtype=torch.long), kv_cache.SMALL
+    idx, small = torch.zeros(rows, 8, dtype=torch.long), reading.SMALL
     torch.set_num_threads(threads or os.cpu_count() or 1)
-    kv_cache.SMALL = small if threads is None else 0
+    reading.SMALL = small if threads is None else 0
     try:
         return seconds(lambda: model.generate(idx, n, temperature=0)) / n
     finally:
-        kv_cache.SMALL = small
+        reading.SMALL = small
 
 
 def main() -> None:

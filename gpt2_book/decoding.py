@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gpt2_book.kv_cache import (
-    CachedLogits, KVCache, NextLogits, out_of_training, places, reading
-)
+from .kv_cache import CachedLogits, KVCache, places
+from .workshop.reading import NextLogits, out_of_training, reading
 
 # %% auto #0
 __all__ = ['decoding', 'int8', 'FastLogits']

@@ -5,18 +5,14 @@
 # %% ../nbs/23_kv_cache.ipynb #24cd476a
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache as once
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .attention import as_mask, causal_mask
+from .workshop.reading import NextLogits, few_threads
 
 # %% auto #0
 __all__ = ['KVCache', 'CachedLogits']
@@ -143,98 +139,6 @@ def places(idx: Tensor, attention_mask: Tensor | None = None,
         allowed = causal_mask(T, S, real=mask)  # (B, 1, T, S)
     return where, allowed
 
-# %% ../nbs/23_kv_cache.ipynb #6821dbd7
-class _Changes:
-    """What those who read with one model have changed in it meanwhile, and how it is
-    undone.
-    """
-
-    def __init__(self) -> None:
-        self.lock, self.callers = threading.Lock(), 0
-        self.undo: list[Callable[[], object]] = []
-
-
-@once
-def _all_changes() -> weakref.WeakKeyDictionary[nn.Module, _Changes]:
-    return weakref.WeakKeyDictionary()  # what belongs to a model goes with it
-
-
-def out_of_training(module: nn.Module) -> Iterator[Callable[[], object]]:
-    """Take one module out of training; yield what puts it back, where it was in it."""
-    if module.training:
-        module.training = False
-        yield partial(setattr, module, "training", True)
-
-
-@contextmanager
-def reading(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
-    change: Callable[[nn.Module], Iterator[Callable[[], object]]] = out_of_training,
-) -> Iterator[None]:  # fmt: skip
-    """A model for the time of one read: without dropout. Left, it is as it was.
-
-    Args:
-        modules: all modules of the model, where the caller has a list of them.
-        change: changes a module and yields what undoes it; nothing where it is changed
-            already.
-    """
-    shared = _all_changes().setdefault(model, _Changes())
-    with shared.lock:
-        shared.callers += 1
-    try:
-        with shared.lock:
-            for module in model.modules() if modules is None else modules:
-                shared.undo += change(module)
-        yield
-    finally:
-        with shared.lock:
-            shared.callers -= 1
-            while shared.undo and not shared.callers:
-                shared.undo.pop()()
-
-# %% ../nbs/23_kv_cache.ipynb #913020e7
-SMALL = 2**25  # multiplications for which one thread is enough
-
-
-@contextmanager
-def _few_threads(work: int, device: torch.device) -> Iterator[None]:
-    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it
-    is as many as before.
-    """
-    before = torch.get_num_threads()
-    if work >= SMALL or device.type != "cpu" or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-# %% ../nbs/23_kv_cache.ipynb #a3d0a495
-class NextLogits:
-    """The next logits of a model without dropout: what ``generate`` calls in a
-    loop.
-
-    Shapes:
-        idx: (B, T), with a mask (B, T) where rows are padded on the left; returns (B, 1, V)
-    """
-
-    def __init__(self, model: nn.Module):
-        self.model: Any = model
-        self.modules = list(model.modules())
-        tensors = (*model.parameters(), *model.buffers())
-        self.numbers, self.device = sum(t.numel() for t in tensors), tensors[0].device
-
-    def ready(self) -> AbstractContextManager[None]:
-        """The model for the time of one read."""
-        return reading(self.model, self.modules)
-
-    @torch.no_grad()
-    def __call__(self, idx: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        with _few_threads(self.numbers * idx.numel(), self.device), self.ready():
-            return self.model.next_logits(idx, attention_mask=attention_mask)
-
 # %% ../nbs/23_kv_cache.ipynb #e6e0ec7a
 class CachedLogits(NextLogits):
     """The next logits of a model without dropout, which reads every token once.
@@ -263,7 +167,7 @@ class CachedLogits(NextLogits):
         elif start == 0:
             self.cache.reset()
         new = idx[:, start:]  # (B, T - start)
-        with _few_threads(self.numbers * new.numel(), self.device):
+        with few_threads(self.numbers * new.numel(), self.device):
             for part in new.split(self.chunk, dim=1):
                 end = self.cache.length + part.size(1)
                 logits = self.read(part, None if seen is None else seen[:, :end])

@@ -96,7 +96,7 @@ def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
 # ../nbs/24_fast_decoding.ipynb #c1a20b3e
 def test_decoding_leaves_a_model_as_it_was():
     from gpt2_book.decoding import decoding
-    from gpt2_book.kv_cache import _all_changes
+    from gpt2_book.workshop.reading import _all_changes
 
     idx, threads = torch.arange(6)[None], torch.get_num_threads()
 
@@ -230,10 +230,10 @@ def test_one_row_is_multiplied_alike_in_every_way():
 # ../nbs/24_fast_decoding.ipynb #27086194
 def test_several_threads_read_in_blocks_and_the_logits_stay():
     import gpt2_book.decoding as fast
-    from gpt2_book import kv_cache
+    from gpt2_book.workshop import reading as one_read
 
     model, idx = tiny_gpt(torch.float32), torch.arange(20)[None]
-    threads, small, cut, calls = torch.get_num_threads(), kv_cache.SMALL, fast._in_blocks, []
+    threads, small, cut, calls = torch.get_num_threads(), one_read.SMALL, fast._in_blocks, []
 
 
     def counted(x, weight, n):
@@ -243,7 +243,7 @@ def test_several_threads_read_in_blocks_and_the_logits_stay():
 
     try:
         torch.set_num_threads(2)
-        kv_cache.SMALL, fast._in_blocks = 0, counted
+        one_read.SMALL, fast._in_blocks = 0, counted
         reader = FastLogits(model)
         for end in range(5, 21):
             off = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
@@ -251,7 +251,7 @@ def test_several_threads_read_in_blocks_and_the_logits_stay():
         assert calls == [2] * 9 * 15 + [2]  # of the prompt the head alone reads one row
     finally:
         torch.set_num_threads(threads)
-        kv_cache.SMALL, fast._in_blocks = small, cut
+        one_read.SMALL, fast._in_blocks = small, cut
 
 
 # ../nbs/24_fast_decoding.ipynb #48d249a4

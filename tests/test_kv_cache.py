@@ -234,40 +234,6 @@ def test_there_is_no_dropout_with_and_without_a_cache():
         assert all(module.training == mode for module in model.modules())
 
 
-# ../nbs/23_kv_cache.ipynb #5aa2bf63
-def test_small_models_read_with_one_thread():
-    from gpt2_book import kv_cache
-
-    threads, model = torch.get_num_threads(), tiny_gpt(torch.float32)
-    idx, used = torch.arange(6)[None], []
-    handle = model.transformer.h[0].register_forward_hook(lambda *_: used.append(torch.get_num_threads()))
-    small = kv_cache.SMALL
-    try:
-        torch.set_num_threads(3)
-        for cache in (True, False):
-            model.generate(idx, 3, cache=cache)
-            steps = model.stream(idx, 4, cache=cache)
-            next(steps)
-            assert torch.get_num_threads() == 3  # also between two tokens
-            del steps
-        assert set(used) == {1} and torch.get_num_threads() == 3
-        used.clear()
-        numbers = sum(p.numel() for p in model.parameters())
-        kv_cache.SMALL = 4 * numbers  # now a prompt of six tokens is much, one token is little
-        model.generate(idx, 3)
-        assert used == [3, 1, 1]
-        used.clear()
-        kv_cache.SMALL = numbers  # now everything is
-        model.generate(idx, 3)
-        assert used == [3, 3, 3] and torch.get_num_threads() == 3
-    finally:
-        kv_cache.SMALL = small
-        torch.set_num_threads(threads)
-        handle.remove()
-    with torch.device("meta"):
-        assert sum(p.numel() for p in GPT(GPTConfig()).parameters()) > small  # GPT-2 keeps its threads
-
-
 # ../nbs/23_kv_cache.ipynb #16f75083
 def test_masks_of_zeros_and_ones():
     from gpt2_book.kv_cache import places
