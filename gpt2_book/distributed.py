@@ -142,8 +142,7 @@ def ring_all_reduce(tensor: Tensor) -> int:
     chunks, sent = tensor.view(-1).tensor_split(N), 0
     for turn in range(2 * (N - 1)):
         adding = turn < N - 1
-        give = (rank - turn if adding else rank + N - turn) % N
-        take = (give - 1) % N
+        give, take = (rank - turn) % N, (rank - turn - 1) % N
         arrived = torch.empty_like(chunks[take])
         to_the_right = dist.P2POp(dist.isend, chunks[give].clone(), (rank + 1) % N)
         from_the_left = dist.P2POp(dist.irecv, arrived, (rank - 1) % N)
