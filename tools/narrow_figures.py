@@ -76,8 +76,10 @@ def stacked(figure: Figure, panels: list[Axes]) -> Iterator[None]:
     before = [(ax.get_xlabel(), ax.get_ylabel(), ax.xaxis.get_tick_params(), ax.yaxis.get_tick_params()) for ax in panels]
     figure.set_size_inches(WIDTH, rows * tall)
     for ax, spec in zip(panels, specs):
-        ax.set_subplotspec(new[places.index(spec.num1)])
-        label_again(ax, panels)
+        place = places.index(spec.num1)
+        ax.set_subplotspec(new[place])
+        edges = "y" * (place % columns == 0) + "x" * (columns == 1 or place + columns >= len(places))
+        label_again(ax, panels, edges)
     try:
         yield
     finally:
@@ -89,12 +91,12 @@ def stacked(figure: Figure, panels: list[Axes]) -> Iterator[None]:
             ax.yaxis.set_tick_params(labelleft=y.get("labelleft", True))
 
 
-def label_again(ax: Axes, panels: list[Axes]) -> None:
-    """Give a panel the labels that the first of those it shares an axis with has shown for it."""
-    for name, side in (("y", "labelleft"), ("x", "labelbottom")):
-        axis = getattr(ax, f"{name}axis")
-        shared = [other for other in panels if other is not ax and getattr(ax, f"get_shared_{name}_axes")().joined(ax, other)]
-        if shared and not axis.get_tick_params().get(side, True):
-            axis.set_tick_params(**{side: True})
-            if not axis.label.get_text():
-                axis.set_label_text(next((t for o in shared if (t := getattr(o, f"get_{name}label")())), ""))
+def label_again(ax: Axes, panels: list[Axes], names: str) -> None:
+    """Give a panel without a label, or with hidden numbers, those of the panels beside it with the same limits."""
+    for name in names:
+        axis, limits = getattr(ax, f"{name}axis"), getattr(ax, f"get_{name}lim")()
+        same = [other for other in panels if getattr(other, f"get_{name}lim")() == limits]
+        if getattr(ax, f"get_shared_{name}_axes")().get_siblings(ax) != [ax]:
+            axis.set_tick_params(**{"labelleft" if name == "y" else "labelbottom": True})
+        if not axis.label.get_text():
+            axis.set_label_text(next((t for other in same if (t := getattr(other, f"get_{name}label")())), ""))
