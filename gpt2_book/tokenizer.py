@@ -19,7 +19,7 @@ import tiktoken
 from .workshop.files import read_rank_settings, read_ranks, write_ranks
 
 # %% auto #0
-__all__ = ['merge_pair', 'train_ranks', 'stream_text', 'BytePairEncoding', 'Tokenizer']
+__all__ = ['merge_pair', 'train_ranks', 'BytePairEncoding', 'stream_text', 'Tokenizer']
 
 # %% ../nbs/01_tokenization.ipynb #bcfb55fb
 def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -36,6 +36,35 @@ def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 
 # %% ../nbs/01_tokenization.ipynb #655f00e4
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+# %% ../nbs/01_tokenization.ipynb #dc617e52
+GPT2_SPECIAL = ("<|endoftext|>",)
+
+
+def split_special(text: str, special: Collection[str],
+                  allowed: Literal["all"] | Collection[str]) -> list[str]:
+    """Cut ``text`` before and after each special token; every second piece is one.
+
+    Raises:
+        ValueError: when ``text`` holds a special token that is not allowed, or one is
+            allowed that does not exist.
+    """
+    names = (set(special) if allowed == "all" else {allowed} if isinstance(allowed, str)
+             else set(allowed))
+    if unknown := names - set(special):
+        raise ValueError(
+            f"{min(unknown)!r} is allowed but is not a special token; these are: "
+            f"{sorted(special)}")
+    for name in special:
+        if name not in names and name in text:
+            raise ValueError(
+                f"the text holds the special token {name!r}: pass "
+                f"allowed_special={{{name!r}}} to encode it as one, "
+                "or use encode_ordinary to spell it out"
+            )
+    longest_first = "|".join(regex.escape(name)
+                             for name in sorted(names, key=len, reverse=True))
+    return regex.split(f"({longest_first})", text) if names else [text]
 
 # %% ../nbs/01_tokenization.ipynb #1a94addf
 def _replace_surrogates(text: str) -> str:
@@ -159,18 +188,6 @@ def merge_chunk(chunk: bytes, ranks: Mapping[bytes, int]) -> list[int]:
         start = after[start]
     return ids
 
-# %% ../nbs/01_tokenization.ipynb #3888d973
-def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the text of ``pieces`` as they come, and hold a character back until all of its
-    bytes are there.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for piece in pieces:
-        if text := decoder.decode(piece):
-            yield text
-    if text := decoder.decode(b"", final=True):
-        yield text
-
 # %% ../nbs/01_tokenization.ipynb #aa6dfd88
 def _check_ranks(ranks: Mapping[bytes, int], where: str = "") -> None:
     """Refuse ranks that are not 0, 1, 2 and so on, or that lack one of the 256 bytes.
@@ -242,34 +259,17 @@ class BytePairEncoding:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-# %% ../nbs/01_tokenization.ipynb #dc617e52
-GPT2_SPECIAL = ("<|endoftext|>",)
-
-
-def split_special(text: str, special: Collection[str],
-                  allowed: Literal["all"] | Collection[str]) -> list[str]:
-    """Cut ``text`` before and after each special token; every second piece is one.
-
-    Raises:
-        ValueError: when ``text`` holds a special token that is not allowed, or one is
-            allowed that does not exist.
+# %% ../nbs/01_tokenization.ipynb #3888d973
+def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the text of ``pieces`` as they come, and hold a character back until all of its
+    bytes are there.
     """
-    names = (set(special) if allowed == "all" else {allowed} if isinstance(allowed, str)
-             else set(allowed))
-    if unknown := names - set(special):
-        raise ValueError(
-            f"{min(unknown)!r} is allowed but is not a special token; these are: "
-            f"{sorted(special)}")
-    for name in special:
-        if name not in names and name in text:
-            raise ValueError(
-                f"the text holds the special token {name!r}: pass "
-                f"allowed_special={{{name!r}}} to encode it as one, "
-                "or use encode_ordinary to spell it out"
-            )
-    longest_first = "|".join(regex.escape(name)
-                             for name in sorted(names, key=len, reverse=True))
-    return regex.split(f"({longest_first})", text) if names else [text]
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for piece in pieces:
+        if text := decoder.decode(piece):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
 
 # %% ../nbs/01_tokenization.ipynb #3f5ba9cf
 def _gpt2_ranks() -> dict[bytes, int]:

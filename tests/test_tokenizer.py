@@ -110,17 +110,6 @@ def test_heap_equals_naive_loop():
     check()
 
 
-# ../nbs/01_tokenization.ipynb #8f131d5b
-def test_streamed_text_equals_decoded_text():
-    @given(st.lists(st.binary(max_size=6)))
-    @example([b"\xf0\x9f", b"\x99", b"\x82", b"\xc3"])
-    def check(pieces):
-        assert "".join(stream_text(pieces)) == b"".join(pieces).decode("utf-8", errors="replace")
-
-
-    check()
-
-
 # ../nbs/01_tokenization.ipynb #14497cac
 def test_decoding_refuses_unknown_ids():
     bpe = BytePairEncoding({bytes([byte]): byte for byte in range(256)})
@@ -130,6 +119,17 @@ def test_decoding_refuses_unknown_ids():
             bpe.decode([104, wrong])
     with pytest.raises(TypeError):
         bpe.decode([1.5])
+
+
+# ../nbs/01_tokenization.ipynb #8f131d5b
+def test_streamed_text_equals_decoded_text():
+    @given(st.lists(st.binary(max_size=6)))
+    @example([b"\xf0\x9f", b"\x99", b"\x82", b"\xc3"])
+    def check(pieces):
+        assert "".join(stream_text(pieces)) == b"".join(pieces).decode("utf-8", errors="replace")
+
+
+    check()
 
 
 # ../nbs/01_tokenization.ipynb #4adbd9e6
