@@ -44,7 +44,7 @@ def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Te
             f"{len(generator)} generators for {rows} rows; give one, or one for each row")
     return torch.cat([_uniform(1, own, device) for own in generator])  # (rows, 1)
 
-
+# %% ../nbs/22_sampling.ipynb #42ac1d9f
 def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
     """Draw one token for each row from the softmax of its logits.
 

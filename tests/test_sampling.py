@@ -140,3 +140,25 @@ def test_a_row_that_is_no_distribution_is_named():
                 sample_token(sick, **how)
         with pytest.raises(ValueError, match="logits of row 1 hold"):
             draw(sick)
+
+
+# ../nbs/22_sampling.ipynb #6c77219e
+def test_a_draw_takes_one_random_number():
+    from gpt2_book.sampling import draw
+
+    shuffled = torch.randperm(5000, generator=torch.Generator().manual_seed(0))
+    z = -1.5 * (1 + shuffled[None]).log()  # Zipf: the r-th likeliest falls off as r to the -1.5
+
+
+    def numbers_drawn(function):
+        used, counted = (torch.Generator().manual_seed(0) for _ in range(2))
+        function(used)
+        n = 0
+        while not torch.equal(used.get_state(), counted.get_state()) and n <= 5000:
+            n += 1
+            torch.rand(1, dtype=torch.float64, generator=counted)
+        return n
+
+
+    assert numbers_drawn(lambda g: draw(z, generator=g)) == 1
+    assert numbers_drawn(lambda g: torch.multinomial(z.softmax(-1), 1, generator=g)) > 1
