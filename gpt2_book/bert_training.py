@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .bert import Bert, BertConfig, BertForPreTraining, init_bert_
 from .data import PAD, pad_rows
-from .finetuning import ExampleLoader, GPTClassifier
+from .classification import ExampleLoader, GPTClassifier
 from .workshop.bert_files import SavedBert
 from .workshop.tensors import Stored
 

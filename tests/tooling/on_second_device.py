@@ -18,17 +18,12 @@ from torch.testing import assert_close
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.bert import BertConfig, BertForPreTraining
 from gpt2_book.bert_training import BertClassifier, PretrainingObjective, Special
+from gpt2_book.classification import GPTClassifier, class_logits
 from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
 from gpt2_book.decoding import int8
 from gpt2_book.evaluation import evaluate_text, loss_by_position
-from gpt2_book.finetuning import (
-    GPTClassifier,
-    add_lora,
-    class_logits,
-    lora_layers,
-    merge_lora,
-)
+from gpt2_book.finetuning import add_lora, lora_layers, merge_lora
 from gpt2_book.generation import pad_left
 from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.multiple_choice import MultipleChoice, answer_questions
