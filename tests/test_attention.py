@@ -178,6 +178,32 @@ def test_attention_prints_its_heads_and_starts_anew():
     assert_close(empty.state_dict(), fresh)
 
 
+# ../nbs/11_attention.ipynb #f8aa1fac
+def test_dropout_falls_on_weights_in_training_only():
+    layer = make_layer(8, 4, dropout=0.25)
+    x = torch.randn(2000, 1, 8, dtype=torch.float64)
+    layer.c_proj = nn.Identity()
+    layer.resid_dropout.p = 0.0  # look at the weights alone
+    heads = layer.train()(x).view(2000, 4, 2)
+    value = layer.c_attn(x)[..., 16:].view(2000, 4, 2)
+    dropped = (heads == 0).all(dim=-1)  # (2000, H)
+    assert abs(dropped.double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 8000)
+    assert_close(heads[~dropped], (value / 0.75)[~dropped])
+    assert_close(layer.eval()(x).view(2000, 4, 2), value)
+
+
+# ../nbs/11_attention.ipynb #efc0c5d7
+def test_dropout_falls_on_the_output_in_training_only():
+    layer = make_layer(8, 4, dropout=0.25)
+    x = torch.randn(250, 4, 8, dtype=torch.float64)
+    layer.dropout = 0.0  # look at the output alone
+    y, expected = layer.train()(x), layer.eval()(x)
+    dropped = y == 0
+    assert abs(dropped.double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 8000)
+    assert_close(y[~dropped], (expected / 0.75)[~dropped])
+    assert torch.equal(layer(x), expected), "evaluation is not random"
+
+
 # ../nbs/11_attention.ipynb #5506aac8
 def assert_same_function(ours, theirs, x, y, y_theirs, *, transposed=False):
     """Assert equal outputs and gradients; `theirs` maps our names to their parameters."""
@@ -236,29 +262,3 @@ def test_equals_hugging_face_gpt2_attention():
         x = torch.randn(3, 7, n_embd, dtype=torch.float64, requires_grad=True)
         y_theirs, params = hugging_face_attention(ours, x)
         assert_same_function(ours, params, x, ours(x), y_theirs, transposed=True)
-
-
-# ../nbs/11_attention.ipynb #f8aa1fac
-def test_dropout_falls_on_weights_in_training_only():
-    layer = make_layer(8, 4, dropout=0.25)
-    x = torch.randn(2000, 1, 8, dtype=torch.float64)
-    layer.c_proj = nn.Identity()
-    layer.resid_dropout.p = 0.0  # look at the weights alone
-    heads = layer.train()(x).view(2000, 4, 2)
-    value = layer.c_attn(x)[..., 16:].view(2000, 4, 2)
-    dropped = (heads == 0).all(dim=-1)  # (2000, H)
-    assert abs(dropped.double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 8000)
-    assert_close(heads[~dropped], (value / 0.75)[~dropped])
-    assert_close(layer.eval()(x).view(2000, 4, 2), value)
-
-
-# ../nbs/11_attention.ipynb #efc0c5d7
-def test_dropout_falls_on_the_output_in_training_only():
-    layer = make_layer(8, 4, dropout=0.25)
-    x = torch.randn(250, 4, 8, dtype=torch.float64)
-    layer.dropout = 0.0  # look at the output alone
-    y, expected = layer.train()(x), layer.eval()(x)
-    dropped = y == 0
-    assert abs(dropped.double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 8000)
-    assert_close(y[~dropped], (expected / 0.75)[~dropped])
-    assert torch.equal(layer(x), expected), "evaluation is not random"
