@@ -23,20 +23,6 @@ import torch
 from gpt2_book.model import GPT, GPTConfig
 
 
-def momentum(w, g, state, *, lr, mu=0.9):
-    m = state["m"] = mu * state.get("m", 0.0) + g
-    return w - lr * m
-
-
-def follow(rule, gradient, w, n_steps, **how):
-    "The path of `w` over all steps, its start included."
-    path, state = [w], {}
-    for t in range(1, n_steps + 1):
-        w = rule(w, gradient(w, t), state, **how)
-        path.append(w)
-    return torch.stack(path)
-
-
 # ../nbs/30_optimizers.ipynb #7e152d26
 TINY = GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8)
 SCALES = torch.logspace(-9, 2, 24, dtype=torch.float64)
@@ -48,6 +34,7 @@ def rough(w, t):
 
 
 def torch_path(make, gradient, w, n_steps):
+    "The path that PyTorch's optimizer takes."
     w = w.clone().requires_grad_()
     optimizer, path = make([w]), [w.detach().clone()]
     for t in range(1, n_steps + 1):
@@ -55,54 +42,6 @@ def torch_path(make, gradient, w, n_steps):
         optimizer.step()
         path.append(w.detach().clone())
     return torch.stack(path)
-
-
-# ../nbs/30_optimizers.ipynb #bdf4703d
-def rmsprop(w, g, state, *, lr, beta=0.99, eps=1e-8):
-    v = state["v"] = beta * state.get("v", 0.0) + (1 - beta) * g**2
-    return w - lr * g / (v.sqrt() + eps)
-
-
-# ../nbs/30_optimizers.ipynb #4307a82e
-def adam(w, g, state, *, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-    g = g + weight_decay * w  # L2: the penalty's gradient joins the loss's
-    t = state["t"] = state.get("t", 0) + 1
-    m = state["m"] = betas[0] * state.get("m", 0.0) + (1 - betas[0]) * g
-    v = state["v"] = betas[1] * state.get("v", 0.0) + (1 - betas[1]) * g**2
-    m_hat = m / (1 - betas[0] ** t)
-    v_hat = v / (1 - betas[1] ** t)
-    return w - lr * m_hat / (v_hat.sqrt() + eps)
-
-
-# ../nbs/30_optimizers.ipynb #880ae224
-def adamw(w, g, state, *, lr, weight_decay=0.01, **how):
-    return adam(w, g, state, lr=lr, **how) - lr * weight_decay * w
-
-
-# ../nbs/30_optimizers.ipynb #2f7a1a8f
-def clip_by_hand(params, max_norm):
-    grads = [p.grad for p in params if p.grad is not None]
-    norm = math.sqrt(sum(g.square().sum().item() for g in grads))
-    for g in grads:
-        g *= min(1.0, max_norm / (norm + 1e-6))
-    return norm
-
-
-# ../nbs/30_optimizers.ipynb #e201b312
-def test_rules_are_torchs_at_every_step():
-    o, l2 = torch.optim, {"lr": 0.01, "weight_decay": 0.3}
-    pairs = [
-        (momentum, {"lr": 0.01}, lambda p: o.SGD(p, lr=0.01, momentum=0.9)),
-        (momentum, {"lr": 0.01, "mu": 0.0}, lambda p: o.SGD(p, lr=0.01)),
-        (rmsprop, {"lr": 0.01, "beta": 0.9}, lambda p: o.RMSprop(p, lr=0.01, alpha=0.9)),
-        (adam, {"lr": 0.01}, lambda p: o.Adam(p, lr=0.01)),
-        (adam, l2, lambda p: o.Adam(p, **l2)),
-        (adamw, l2, lambda p: o.AdamW(p, **l2)),
-    ]
-    for rule, how, make in pairs:
-        path = follow(rule, rough, START, 400, **how)
-        reference = torch_path(make, rough, START, 400)
-        torch.testing.assert_close(path, reference, rtol=1e-10, atol=1e-12)
 
 
 # ../nbs/30_optimizers.ipynb #7606b59b
@@ -118,9 +57,6 @@ def test_adamw_is_torchs_at_every_step():
             for kind in (AdamW, torch.optim.AdamW)
         )
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    a = torch_path(lambda p: AdamW(p, lr=0.01, weight_decay=0.1), rough, START, 400)
-    b = follow(adamw, rough, START, 400, lr=0.01, weight_decay=0.1)
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(
         torch_path(AdamW, rough, START, 50), torch_path(torch.optim.AdamW, rough, START, 50)
     )  # the defaults too
@@ -236,9 +172,10 @@ def test_make_optimizer_takes_the_steps_written_out():
         optimizer.step()
         with torch.no_grad():
             for p, state in states.items():
-                how = {"lr": rate, "betas": (0.9, 0.95)}
-                decay = 0.2 if p.ndim > 1 else 0.0
-                p.copy_(adamw(p, p.grad, state, weight_decay=decay, **how))
+                m = state["m"] = 0.9 * state.get("m", 0.0) + (1 - 0.9) * p.grad
+                v = state["v"] = 0.95 * state.get("v", 0.0) + (1 - 0.95) * p.grad**2
+                change = m / (1 - 0.9**step) / ((v / (1 - 0.95**step)).sqrt() + 1e-8)
+                p.sub_(rate * (change + (0.2 * p if p.ndim > 1 else 0.0)))
         for p, q in zip(tiny.parameters(), twin.parameters()):
             torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
@@ -376,21 +313,3 @@ def test_steps_for_tokens_counts_every_update():
     for wrong in ((-1, 10), (10, 0), (10, lambda seen: 0)):
         with pytest.raises(ValueError, match="-1|0"):
             _steps_for_tokens(*wrong)
-
-
-# ../nbs/30_optimizers.ipynb #3f121f21
-def test_clipping_by_hand_is_torchs():
-    for scale in (1e-3, 0.3, 1.0, 1e5):
-        g = torch.Generator().manual_seed(1)
-        ours = [torch.zeros(n, dtype=torch.float64, requires_grad=True) for n in (3, 50, 2)]
-        for p in ours[:2]:
-            p.grad = scale * torch.randn(p.shape, dtype=torch.float64, generator=g)
-        theirs = [p.detach().clone().requires_grad_() for p in ours]
-        for p, q in zip(ours[:2], theirs):
-            q.grad = p.grad.clone()
-        a, b = clip_by_hand(ours, 0.5), torch.nn.utils.clip_grad_norm_(theirs, 0.5).item()
-        assert math.isclose(a, b, rel_tol=1e-12)
-        for p, q in zip(ours[:2], theirs):
-            torch.testing.assert_close(p.grad, q.grad, rtol=1e-12, atol=0)
-    nothing = [torch.zeros(3, requires_grad=True)]
-    assert clip_by_hand(nothing, 1.0) == 0.0 == torch.nn.utils.clip_grad_norm_(nothing, 1.0)
