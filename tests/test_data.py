@@ -21,6 +21,24 @@ from gpt2_book.workshop.corpora import TokenShards, write_shards
 few = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 
 
+# ../nbs/02_data.ipynb #afd7054a
+def test_every_token_but_the_first_is_a_target_once_in_a_pass():
+    @few
+    @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 60))
+    def check(batch_size, block_size, extra):
+        step = batch_size * block_size
+        loader = SequentialLoader(range(step + 1 + extra), batch_size, block_size)
+        batches = [loader.next_batch() for _ in range(2 * len(loader))]
+        seen = len(loader) * step
+        assert 0 <= step + extra - seen < step
+        assert torch.cat([y.flatten() for _, y in batches]).tolist() == [*range(1, seen + 1)] * 2
+        for x, y in batches:
+            assert x.shape == y.shape == (batch_size, block_size) and x.dtype == y.dtype == torch.int64
+            torch.testing.assert_close(y, x + 1)
+
+    check()
+
+
 # ../nbs/02_data.ipynb #98de735f
 def test_paragraphs_are_the_runs_of_lines_between_blank_ones():
     assert paragraphs("") == paragraphs(" \n\t\n") == []
@@ -63,24 +81,6 @@ def test_split_text_drops_a_leak_and_names_what_is_wrong():
             split_text(text)
     with pytest.raises(ValueError, match="between 0 and 1, not 1.5"):
         split_text("a\n\nb", held_out=1.5)
-
-
-# ../nbs/02_data.ipynb #afd7054a
-def test_every_token_but_the_first_is_a_target_once_in_a_pass():
-    @few
-    @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 60))
-    def check(batch_size, block_size, extra):
-        step = batch_size * block_size
-        loader = SequentialLoader(range(step + 1 + extra), batch_size, block_size)
-        batches = [loader.next_batch() for _ in range(2 * len(loader))]
-        seen = len(loader) * step
-        assert 0 <= step + extra - seen < step
-        assert torch.cat([y.flatten() for _, y in batches]).tolist() == [*range(1, seen + 1)] * 2
-        for x, y in batches:
-            assert x.shape == y.shape == (batch_size, block_size) and x.dtype == y.dtype == torch.int64
-            torch.testing.assert_close(y, x + 1)
-
-    check()
 
 
 # ../nbs/02_data.ipynb #e484ddfe
@@ -192,6 +192,18 @@ def test_each_epoch_goes_through_its_own_order():
     for epoch in range(4):
         starts = torch.cat([loader.next_batch()[0][:, 0] for _ in range(len(loader))])
         assert starts.tolist() == (4 * epoch_order(10, seed=3, epoch=epoch)[:9]).tolist()
+
+
+# ../nbs/02_data.ipynb #d9346224
+def test_ranks_take_as_many_blocks_as_with_pytorchs_sampler():
+    from torch.utils.data import DistributedSampler
+
+    for n_blocks, W in [(26, 3), (27, 3), (1000, 7)]:
+        options = {"num_replicas": W, "seed": 0, "drop_last": True}
+        theirs = [list(DistributedSampler(range(n_blocks), rank=rank, **options)) for rank in range(W)]
+        ours = [ShuffledLoader(range(n_blocks + 1), 1, 1, rank=rank, world_size=W) for rank in range(W)]
+        assert [len(dealt) for dealt in theirs] == [len(loader) for loader in ours]
+        assert len(set(sum(theirs, []))) == sum(map(len, ours))
 
 
 # ../nbs/02_data.ipynb #78930fe1
