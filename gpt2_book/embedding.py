@@ -26,8 +26,8 @@ def tie_weights(embedding: nn.Embedding, *others: nn.Embedding | nn.Linear) -> N
             to tie.
 
     Source:
-        Press and Wolf (2017), section 3; Vaswani et al. (2017), section 3.4, for three
-            layers.
+        Press and Wolf (2017), who also tie three layers for translation; Vaswani et al.
+            (2017), section 3.4.
     """
     shape = tuple(embedding.weight.shape)
     for other in others:
