@@ -23,7 +23,7 @@ from .kv_cache import CachedLogits, KVCache, places
 from .workshop.reading import NextLogits, out_of_training, reading
 
 # %% auto #0
-__all__ = ['decoding', 'int8', 'FastLogits']
+__all__ = ['int8', 'decoding', 'FastLogits']
 
 # %% ../nbs/24_fast_decoding.ipynb #1c2ea088
 def _multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -110,47 +110,6 @@ class _ReadFast(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return _attend_one(*args, **kwargs)
         return func(*args, **kwargs)
-
-# %% ../nbs/24_fast_decoding.ipynb #6fb1c2d4
-def _quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
-    """Let a layer on a CPU read fast where it can; return what undoes it, or None where
-    there was nothing to do.
-
-    Args:
-        short: the model has numbers of 16 bits.
-    """
-    own = module.__dict__
-    if short and own.get("attend") is F.scaled_dot_product_attention:
-        own["attend"] = _attend_one
-        return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
-    if short or type(module) is not nn.Linear or "forward" in own:
-        return None
-    own["forward"] = lambda input: _multiply_one(input, module.weight, module.bias)
-    return partial(own.pop, "forward", None)
-
-# %% ../nbs/24_fast_decoding.ipynb #70c3d5e6
-@contextmanager
-def decoding(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
-) -> Iterator[None]:
-    """A model for the time of one read: without dropout, and with layers that read fast.
-
-    Args:
-        modules: all modules of the model, where the caller has a list of them.
-        fast: turn the layers as well.
-    """
-    first = next(model.parameters(), None)
-    short = first is not None and first.element_size() == 2
-    turn = (fast and first is not None and first.device.type == "cpu"
-            and (short or torch.get_num_threads() > 1))
-
-    def change(module: nn.Module) -> Iterator[Callable[[], object]]:
-        yield from out_of_training(module)
-        if turn and (undo := _quicken(module, short)):
-            yield undo
-
-    with reading(model, modules, change=change):
-        yield
 
 # %% ../nbs/24_fast_decoding.ipynb #c3d60348
 class _Int8Linear(nn.Module):
@@ -290,6 +249,47 @@ def _compiled_step(device: str) -> Callable[..., Tensor]:
     new = hasattr(dynamo, "recompile_limit")
     step = torch.compile(_decode_one_fast if new else decode_one, fullgraph=True, **how)
     return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
+
+# %% ../nbs/24_fast_decoding.ipynb #6fb1c2d4
+def _quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
+    """Let a layer on a CPU read fast where it can; return what undoes it, or None where
+    there was nothing to do.
+
+    Args:
+        short: the model has numbers of 16 bits.
+    """
+    own = module.__dict__
+    if short and own.get("attend") is F.scaled_dot_product_attention:
+        own["attend"] = _attend_one
+        return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
+    if short or type(module) is not nn.Linear or "forward" in own:
+        return None
+    own["forward"] = lambda input: _multiply_one(input, module.weight, module.bias)
+    return partial(own.pop, "forward", None)
+
+# %% ../nbs/24_fast_decoding.ipynb #70c3d5e6
+@contextmanager
+def decoding(
+    model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
+) -> Iterator[None]:
+    """A model for the time of one read: without dropout, and with layers that read fast.
+
+    Args:
+        modules: all modules of the model, where the caller has a list of them.
+        fast: turn the layers as well.
+    """
+    first = next(model.parameters(), None)
+    short = first is not None and first.element_size() == 2
+    turn = (fast and first is not None and first.device.type == "cpu"
+            and (short or torch.get_num_threads() > 1))
+
+    def change(module: nn.Module) -> Iterator[Callable[[], object]]:
+        yield from out_of_training(module)
+        if turn and (undo := _quicken(module, short)):
+            yield undo
+
+    with reading(model, modules, change=change):
+        yield
 
 # %% ../nbs/24_fast_decoding.ipynb #9a24f0c8
 class FastNextLogits(NextLogits):
