@@ -19,54 +19,11 @@ from .data import Loader, ResumableLoader
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
 
 # %% auto #0
-__all__ = ['choose_precision', 'choose_device', 'autocast', 'TrainConfig', 'Step', 'Trainer', 'train', 'evaluate']
+__all__ = ['TrainConfig', 'choose_precision', 'choose_device', 'autocast', 'Step', 'Trainer', 'train', 'evaluate']
 
 # %% ../nbs/31_training.ipynb #641eb2b7
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16,
               "float16": torch.float16}
-
-# %% ../nbs/31_training.ipynb #f7b73318
-def choose_precision(wanted: str, device: torch.device | str) -> str:
-    """Return the number format of the forward pass: ``wanted``, or what the device has
-    units for, for ``"auto"``.
-
-    Raises:
-        ValueError: when there is no such format.
-    """
-    if wanted not in ("auto", *_PRECISIONS):
-        raise ValueError(f"precision is auto, {', '.join(_PRECISIONS)}, not {wanted!r}")
-    device = torch.device(device)
-    if wanted != "auto" or device.type != "cuda":
-        return "float32" if wanted == "auto" else wanted
-    # torch.cuda.is_bf16_supported() also counts the emulation of older GPUs
-    return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
-
-
-def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device that is wanted, or for ``"auto"`` a GPU if there is one: CUDA's, or
-    a Mac's by MPS.
-
-    Raises:
-        ValueError: when the device cannot be used here.
-    """
-    if wanted == "auto":
-        mps = "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device("cuda" if torch.cuda.is_available() else mps)
-    try:
-        return torch.zeros(1, device=wanted).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"the device {wanted!r} cannot be used: "
-            f"{str(error).partition('. ')[0]}") from error
-
-
-def autocast(device: torch.device, precision: str):
-    """Return the context for a forward pass in a number format: PyTorch's autocast, or
-    nothing for float32.
-    """
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=_PRECISIONS[precision])
 
 # %% ../nbs/31_training.ipynb #30bef6f1
 @dataclass(frozen=True)
@@ -141,6 +98,49 @@ class TrainConfig:
             model, learning_rate=self.learning_rate, weight_decay=self.weight_decay,
             betas=self.betas
         )
+
+# %% ../nbs/31_training.ipynb #f7b73318
+def choose_precision(wanted: str, device: torch.device | str) -> str:
+    """Return the number format of the forward pass: ``wanted``, or what the device has
+    units for, for ``"auto"``.
+
+    Raises:
+        ValueError: when there is no such format.
+    """
+    if wanted not in ("auto", *_PRECISIONS):
+        raise ValueError(f"precision is auto, {', '.join(_PRECISIONS)}, not {wanted!r}")
+    device = torch.device(device)
+    if wanted != "auto" or device.type != "cuda":
+        return "float32" if wanted == "auto" else wanted
+    # torch.cuda.is_bf16_supported() also counts the emulation of older GPUs
+    return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+
+
+def choose_device(wanted: str = "auto") -> torch.device:
+    """Return the device that is wanted, or for ``"auto"`` a GPU if there is one: CUDA's, or
+    a Mac's by MPS.
+
+    Raises:
+        ValueError: when the device cannot be used here.
+    """
+    if wanted == "auto":
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else mps)
+    try:
+        return torch.zeros(1, device=wanted).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"the device {wanted!r} cannot be used: "
+            f"{str(error).partition('. ')[0]}") from error
+
+
+def autocast(device: torch.device, precision: str):
+    """Return the context for a forward pass in a number format: PyTorch's autocast, or
+    nothing for float32.
+    """
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_PRECISIONS[precision])
 
 # %% ../nbs/31_training.ipynb #2ed0a9da
 @dataclass(frozen=True)
