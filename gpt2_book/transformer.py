@@ -120,7 +120,8 @@ class EncoderBlock(Block):
         self.mlp = _FeedForward(n_embd, dropout=dropout)
 
     def forward(self, x: Tensor, *, attn_mask: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x, attn_mask=attn_mask)
+        x = self.ln_1(x + self.attn(x, attn_mask=attn_mask))
+        return self.ln_2(x + self.mlp(x))
 
 
 class DecoderBlock(EncoderBlock):
@@ -301,9 +302,8 @@ class Transformer(SavedModel):
     def generate(self, src: Tensor, attention_mask: Tensor | None = None, *,
                  max_new_tokens: int, **how) -> Tensor:
         """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
-        ``pad`` after it: greedily, or by a search with ``n_beams``; ``how`` has the options
-        of ``gpt2_book.seq2seq.write_target``. There is no dropout, in whatever mode the
-        model is.
+        ``pad`` after it, without dropout in any mode: greedily, or by a search with
+        ``n_beams``; ``how`` has the options of ``gpt2_book.seq2seq.write_target``.
         """
         training, n = self.training, max_new_tokens
         try:

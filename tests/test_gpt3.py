@@ -40,6 +40,17 @@ def test_sizes_are_those_of_the_paper():
         config("gpt3")
 
 
+# ../nbs/45_gpt3.ipynb #b6605483
+def test_the_plan_is_that_of_the_paper():
+    assert plan("gpt3-small", 0)[0] == 32_768 and plan("gpt3-small", 4_000_000_000)[0] == 499_712
+    halfway = plan("gpt3-175b", 2_000_000_000, multiple=1)[0]
+    assert halfway == (32_768 + 3_200_000) // 2
+    assert plan("gpt3-13b", 375_000_000 - 2048, multiple=2048)[1] == pytest.approx(1e-4, rel=1e-3)
+    assert plan("gpt3-small", 260_000_000_000)[1] == pytest.approx(6e-5)
+    assert plan("gpt3-xl", 0)[1] == pytest.approx(2e-4 * 32_768 / 375e6)
+    assert plan("gpt3-xl", 6_000_000_000, ramp=12_000_000_000, multiple=1)[0] == (32_768 + 1_000_000) // 2
+
+
 # ../nbs/45_gpt3.ipynb #43e7c9f3
 @functools.cache
 def banded(dtype=torch.float64, **shape):
@@ -262,14 +273,3 @@ def test_the_compiled_step_equals_the_plain_one_with_rings():
             how = {} if padding is None else {"attention_mask": padding[:, :end]}
             expected = model.next_logits(idx[:, :end], **how)
             torch.testing.assert_close(reader(idx[:, :end], **how), expected, rtol=0, atol=1e-10)
-
-
-# ../nbs/45_gpt3.ipynb #b6605483
-def test_the_plan_is_that_of_the_paper():
-    assert plan("gpt3-small", 0)[0] == 32_768 and plan("gpt3-small", 4_000_000_000)[0] == 499_712
-    halfway = plan("gpt3-175b", 2_000_000_000, multiple=1)[0]
-    assert halfway == (32_768 + 3_200_000) // 2
-    assert plan("gpt3-13b", 375_000_000 - 2048, multiple=2048)[1] == pytest.approx(1e-4, rel=1e-3)
-    assert plan("gpt3-small", 260_000_000_000)[1] == pytest.approx(6e-5)
-    assert plan("gpt3-xl", 0)[1] == pytest.approx(2e-4 * 32_768 / 375e6)
-    assert plan("gpt3-xl", 6_000_000_000, ramp=12_000_000_000, multiple=1)[0] == (32_768 + 1_000_000) // 2
