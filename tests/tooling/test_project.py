@@ -254,6 +254,13 @@ def test_no_path_of_a_machine():
     assert {name: m[0] for name, text in texts().items() if name != own and (m := path.search(text))} == {}
 
 
+def test_links_between_chapters_lead_somewhere():
+    """The book refuses a broken link as well, but only once all of its notebooks have run."""
+    links = {(name, link) for name in NOTEBOOKS for s in cells(name, "markdown") for link in re.findall(r"\]\(([\w./]+)\.ipynb\b", s)}
+    assert len(links) > 300
+    assert sorted((name, link) for name, link in links if link not in NOTEBOOKS) == []
+
+
 def test_the_bibliography_has_what_is_cited_and_nothing_else():
     entries = re.findall(r"^@\w+\{\s*([^,\s]+)", (ROOT / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert [key for key, count in Counter(entries).items() if count > 1] == []
