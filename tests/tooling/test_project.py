@@ -261,6 +261,13 @@ def test_links_between_chapters_lead_somewhere():
     assert sorted((name, link) for name, link in links if link not in NOTEBOOKS) == []
 
 
+def test_a_label_stands_for_one_thing():
+    labels = [m for name in NOTEBOOKS for s in cells(name, "code") for m in re.findall(r"^#\| label: (\S+)", s, re.MULTILINE)]
+    labels += [m for name in NOTEBOOKS for s in cells(name, "markdown") for m in re.findall(r"^\$\$ \(([\w-]+)\)|^\(([\w-]+)\)=$", s, re.MULTILINE)]
+    assert len(labels) > 300
+    assert [label for label, n in Counter(labels).items() if n > 1] == []
+
+
 def test_the_bibliography_has_what_is_cited_and_nothing_else():
     entries = re.findall(r"^@\w+\{\s*([^,\s]+)", (ROOT / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert [key for key, count in Counter(entries).items() if count > 1] == []
