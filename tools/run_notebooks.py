@@ -384,20 +384,20 @@ def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
     return f"nbs/{path.name}, in or after cell {last}: {type(error).__name__}: {error}"
 
 
-async def _execute(nb: NotebookNode, path: Path, env: dict[str, str]) -> None:
+async def _execute(nb: NotebookNode, env: dict[str, str]) -> None:
     os.environ.setdefault(
         "JUPYTER_PREFER_ENV_PATH", "1"
     )  # this environment's kernel, not another one's of the same name
-    client = NotebookClient(
-        nb,
-        timeout=TIMEOUT,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=["--InteractiveShellApp.extensions=narrow_figures"],  # a file beside this one
-    )
-    with tempfile.TemporaryFile() as log:  # what the kernel itself says is of interest only when it dies
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as log:
+        client = NotebookClient(
+            nb,
+            timeout=TIMEOUT,
+            kernel_name="python3",
+            resources={"metadata": {"path": place}},  # its own, since two chapters may give a file the same name
+            extra_arguments=["--InteractiveShellApp.extensions=narrow_figures"],  # a file beside this one
+        )
         try:
-            await client.async_execute(env=env, stderr=log)
+            await client.async_execute(env=env, stderr=log)  # what the kernel says is of interest only when it dies
         except DeadKernelError as e:
             log.seek(0)
             raise DeadKernelError(f"{e}\n{log.read().decode(errors='replace')[-2000:]}") from e
@@ -453,7 +453,7 @@ def execute(
         async with gate:
             nb, start = notebooks[path], time.perf_counter()
             try:
-                await _execute(nb, path, _for_the_compiler(env, nb))
+                await _execute(nb, _for_the_compiler(env, nb))
             except Exception as e:
                 problems.append(_describe(e, nb, path))
                 say(f"  {path.stem:28} FAILED after {time.perf_counter() - start:.0f} s")

@@ -472,6 +472,13 @@ def test_a_figure_is_as_before_once_its_panels_were_stacked():
     plt.close("all")
 
 
+def test_a_chapter_runs_in_a_folder_of_its_own(book: Book):
+    book.chapter([*CELLS, new_code_cell('from pathlib import Path\nPath("left_over.txt").write_text("x")')])
+    rc, said = book.build()
+    assert rc == 0, said
+    assert not list(book.root.rglob("left_over.txt"))
+
+
 def test_a_downloaded_notebook_has_its_outputs(built: Book):
     nb = nbformat.read(built.html / "_sources" / "nbs" / "01_first.ipynb", as_version=4)
     printed = "".join(o.get("text", "") for c in nb.cells if c.cell_type == "code" for o in c.outputs)
