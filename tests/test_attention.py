@@ -262,3 +262,40 @@ def test_equals_hugging_face_gpt2_attention():
         x = torch.randn(3, 7, n_embd, dtype=torch.float64, requires_grad=True)
         y_theirs, params = hugging_face_attention(ours, x)
         assert_same_function(ours, params, x, ours(x), y_theirs, transposed=True)
+
+
+# ../nbs/11_attention.ipynb #8b6a4c76
+def test_planted_mistakes_show():
+    def broken(x, *, scale="D", mask="before", split="", merge="", order="qkv"):
+        B, T, C = x.shape
+        H, D = layer.n_head, C // layer.n_head
+        parts = dict(zip(order, layer.c_attn(x).split(C, dim=-1)))  # 3 of (B, T, C)
+        q, k, v = (layer.split_heads(parts[n]) for n in "qkv")  # 3 of (B, H, T, D)
+        if split == "view only":
+            q, k, v = (parts[n].contiguous().view(B, H, T, D) for n in "qkv")  # wrongly cut
+        size = {"D": D, "C": C, "none": 1}[scale]
+        scores = q @ k.mT / math.sqrt(size)  # (B, H, T, S)
+        sees = torch.ones(T, T).tril(1 if mask == "off by one" else 0).bool()
+        if mask == "after":
+            weights = scores.softmax(-1) * sees
+        else:
+            weights = scores.masked_fill(~sees, -math.inf).softmax(-1)
+        y = weights @ v  # (B, H, T, D)
+        if merge == "heads reversed":
+            y = y.flip(1)
+        if merge != "view only":
+            y = y.transpose(1, 2)  # (B, T, H, D)
+        return layer.c_proj(y.reshape(B, T, C))  # (B, T, C)
+
+    layer = make_layer(12, 3)
+    x = torch.randn(1, 6, 12, dtype=torch.float64)
+    reference, _ = hugging_face_attention(layer, x)
+    causal_ones = [{}, {"scale": "none"}, {"scale": "C"}, {"merge": "heads reversed"}, {"order": "kqv"}, {"order": "qvk"}]
+    leaking = [{"mask": "off by one"}, {"mask": "after"}, {"split": "view only"}, {"merge": "view only"}]
+    for mistake in causal_ones + leaking:
+        y = broken(x, **mistake)
+        error = (y - reference).abs().max().item()
+        assert y.shape == x.shape and (error > 0.1 if mistake else error < 1e-12), mistake
+        jacobian = torch.autograd.functional.jacobian(lambda z, how=mistake: broken(z[None], **how)[0], x[0])
+        future = jacobian.norm(dim=(1, 3)).triu(1)  # (T, S)
+        assert (future.count_nonzero() > 0) == (mistake in leaking), mistake

@@ -6,6 +6,7 @@ from gpt2_book.tokenizer import (
     GPT2_PATTERN,
     GPT2_SPECIAL,
     Tokenizer,
+    _PairIndex,
     _count_chunks,
     merge_chunk,
     stream_text,
@@ -86,6 +87,19 @@ def test_training_equals_hugging_face():
     assert learned == train_ranks(chunks, 330)
 
 
+# ../nbs/01_tokenization.ipynb #5a1ee9ae
+def test_a_merge_corrects_the_counts_around_it():
+    pairs = _PairIndex({b"the": 3, b"then": 2, b"hat": 1})
+    t, h, e, n, a = b"thena"
+    assert dict(pairs.counts) == {(h, e): 5, (t, h): 5, (e, n): 2, (h, a): 1, (a, t): 1}
+    assert (first := pairs.most_frequent()) == (h, e)
+    pairs.merge(first, 256)
+    assert {p: n for p, n in pairs.counts.items() if n} == {(t, 256): 5, (256, n): 2, (h, a): 1, (a, t): 1}
+    stale = [entry for entry in pairs.heap if -entry[0] != pairs.counts[entry[1]]]
+    assert sorted(stale) == [(-5, (t, h)), (-2, (e, n))]
+    assert pairs.ids == [[t, 256], [t, 256, n], [h, a, t]]
+
+
 # ../nbs/01_tokenization.ipynb #8655fbc7
 def test_training_names_both_numbers():
     with pytest.raises(ValueError, match="255 are too few"):
@@ -108,6 +122,25 @@ def test_heap_equals_naive_loop():
 
 
     check()
+
+
+# ../nbs/01_tokenization.ipynb #5bb4e09e
+def test_twice_the_length_makes_twice_the_look_ups():
+    class Counted(dict):
+        looked_up = 0
+
+        def __contains__(self, token):
+            self.looked_up += 1
+            return super().__contains__(token)
+
+
+    ranks = train_ranks(_count_chunks(WORDS * 2), 330)
+    asked = []
+    for n in (500, 1000):
+        counted = Counted(ranks)
+        merge_chunk((b"thecatsnaivetheory" * n)[:n], counted)
+        asked.append(counted.looked_up)
+    assert 1.8 < asked[1] / asked[0] < 2.2
 
 
 # ../nbs/01_tokenization.ipynb #14497cac
