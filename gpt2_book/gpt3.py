@@ -5,19 +5,12 @@
 # %% ../nbs/45_gpt3.ipynb #b73e12d0
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from .attention import causal_mask
-from .kv_cache import Ends, KVCache, LayerCache
-from .model import GPT, GPTConfig
+from .model import GPTConfig
 from .model import forward_flops as dense_flops
 from .optim import batch_size_ramp, warmup_cosine
+from .workshop.bands import BandedGPT
 
 # %% auto #0
 __all__ = ['GPT3Config', 'config', 'GPT3']
@@ -55,8 +48,7 @@ SIZES = {
 class GPT3Config(GPTConfig):
     """The shape of a GPT-3: that of a GPT-2, and how far every second layer looks back."""
 
-    # tokens that the second, fourth, ... layer sees; all where it is not set
-    band: int | None = None
+    band: int | None = None  # tokens that the second, fourth, ... layer sees; None: all
 
     def __post_init__(self):
         super().__post_init__()
@@ -114,6 +106,16 @@ def plan(name: str, seen: int, *, ramp: int = 4_000_000_000,
     return tokens, warmup_cosine(seen + tokens, peak=size.learning_rate, warmup=375e6,
                                  end=260e9)
 
+# %% ../nbs/45_gpt3.ipynb #461b64d5
+class GPT3(BandedGPT):
+    """A GPT whose second, fourth, ... layers look back over a band; in all else it is one.
+
+    Source: Brown et al. (2020), section 2.1.
+    """
+
+    config_class = GPT3Config
+    config: GPT3Config
+
 # %% ../nbs/45_gpt3.ipynb #ba8c7051
 def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, int]:
     """Count the operations of a forward pass by part, as
@@ -126,238 +128,3 @@ def forward_flops(config: GPT3Config, n_tokens: int | None = None) -> dict[str, 
     widths = [min(T, band or T) for band in config.bands]
     pairs = sum(2 * T * w - w * w for w in widths)
     return dense_flops(config, T) | {"attention, averages": 2 * 2 * pairs * config.n_embd}
-
-# %% ../nbs/45_gpt3.ipynb #b7fd7a7c
-def band_mask(
-    T: int, S: int | None = None, *, band: int, real: Tensor | None = None,
-    device: torch.device | str | None = None
-) -> Tensor:
-    """``gpt2_book.attention.causal_mask`` for queries that look back over ``band``
-    keys, their own included.
-
-    Shapes:
-        real: (B, S), False where a row is padded
-        returns boolean (T, S), or with ``real`` (B, 1, T, S)
-
-    Raises:
-        ValueError: when ``band`` is below 1, or as for the mask without a band.
-
-    Source: Brown et al. (2020), section 2.1; Child et al. (2019), section 4.
-    """
-    if band < 1:
-        raise ValueError(f"band must be at least 1, a query's own key, not {band}")
-    past = causal_mask(T, S, real=real, device=device)
-    first = (T if S is None else S) - T - band + 1
-    return past & causal_mask(T, S, device=past.device).triu(first)
-
-# %% ../nbs/45_gpt3.ipynb #1a50c55a
-def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int,
-                   dropout_p: float = 0.0) -> Tensor:
-    """Causal attention to the nearest ``band`` keys, a query's own included, at a cost that
-    is linear in T.
-
-    The queries are the last T of the S positions. Blocks are only used where T = S, as in
-    training.
-
-    Shapes:
-        q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
-
-    Source:
-        Brown et al. (2020), section 2.1; Child et al. (2019), section 4, for sparse masks.
-    """
-    (B, H, T, D), S, attend = q.shape, k.size(2), F.scaled_dot_product_attention
-    if T < S or S <= band:
-        mask = None if S <= band and T in (1,
-                                           S) else band_mask(
-                                               T, S, band=band, device=q.device)  # (T, S)
-        return attend(q, k, v, attn_mask=mask, dropout_p=dropout_p,
-                      is_causal=mask is None and T == S)
-    # n blocks come after the first, which has none before it
-    w, n = band, -(-T // band) - 1
-    y = attend(q[:, :, :w], k[:, :, :w], v[:, :, :w], attn_mask=None, dropout_p=dropout_p,
-               is_causal=True)
-    fill = (0, 0, 0, (n + 1) * w - T)  # zeros that no real token sees, up to a full block
-    q = F.pad(q[:, :, w:], fill).reshape(B, H * n, w, D)
-    k, v = (F.pad(z, fill).unfold(2, 2 * w, w).mT.reshape(B, H * n, 2 * w, D)
-            for z in (k, v))
-    mask = band_mask(w, 2 * w, band=w, device=q.device)  # (w, 2w), the same for all blocks
-    rest = attend(q, k, v, attn_mask=mask, dropout_p=dropout_p,
-                  is_causal=False)  # (B, Hn, w, D)
-    return torch.cat([y, rest.reshape(B, H, n * w, D)], dim=2)[:, :, :T]  # (B, H, T, D)
-
-# %% ../nbs/45_gpt3.ipynb #a7412ac4
-class BandKernel:
-    """A kernel for ``gpt2_book.attention.CausalSelfAttention`` that looks back over
-    ``band`` keys, or obeys a mask."""
-
-    def __init__(self, band: int):
-        self.band = band
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-    ) -> Tensor:  # fmt: skip
-        if attn_mask is None:
-            return attend_in_band(q, k, v, band=self.band, dropout_p=dropout_p)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask,
-                                              dropout_p=dropout_p)
-
-
-def _cut_to_band(allowed: Tensor | None, T: int, band: int,
-                 cache: KVCache | None = None) -> Tensor | None:
-    """Return the mask for T new tokens in a layer with a band, from that of a layer that
-    sees all.
-
-    Args:
-        allowed: as from ``gpt2_book.kv_cache.places``, called before.
-
-    Shapes:
-        allowed: (..., T, S), to (..., T, number of keys that the layer's cache returns), or
-        None where the kernel knows
-
-    Raises:
-        ValueError: when the cache was made for a band of another width.
-    """
-    start = 0 if cache is None else cache.length - T
-    if cache is not None:
-        if not isinstance(cache, BandedCache) or cache.band != min(band, cache.size):
-            width = getattr(cache, "band", None)
-            raise ValueError(
-                f"the cache is made for a band of {width}, the model has {band}")
-        if T == 1:
-            held = cache.ends.held  # the token in each place, below 0 where there is none
-            known = held.clamp(min=0)
-            return None if allowed is None else allowed[..., known] & (held >= 0)
-    if allowed is None and start == 0:
-        return None
-    first = max(0, start - band + 1)
-    device = None if allowed is None else allowed.device
-    near = band_mask(T, start + T - first, band=band, device=device)
-    if allowed is not None:
-        near = allowed[..., first : start + T] & near  # (..., T, S - first)
-    return near
-
-# %% ../nbs/45_gpt3.ipynb #461b64d5
-class GPT3(GPT):
-    """A GPT whose second, fourth, ... layers look back over a band; in all else it is one.
-
-    Source: Brown et al. (2020), section 2.1.
-    """
-
-    config_class = GPT3Config
-    config: GPT3Config
-
-    def __init__(self, config: GPT3Config):
-        super().__init__(config)
-        for block, band in zip(self.transformer.h, config.bands):
-            if band is not None:
-                block.attn.attend = BandKernel(band)
-
-    def run(self, idx: Tensor, where: Tensor, allowed: Tensor | None,
-            cache: KVCache | None) -> Tensor:
-        parts, band = self.transformer, self.config.band
-        x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        near = allowed if band is None else _cut_to_band(allowed, idx.size(1), band, cache)
-        for i, block in enumerate(parts.h):
-            x = block(x, attn_mask=near if i % 2 else allowed,
-                      cache=None if cache is None else cache[i])
-        return parts.ln_f(x)
-
-    def empty_cache(self, batch: int = 1, *, size: int | None = None,
-                    dtype: torch.dtype | None = None) -> KVCache:
-        """Make a cache whose banded layers keep no more than their band."""
-        c, wpe = self.config, self.transformer.wpe.weight
-        if c.band is None:
-            return super().empty_cache(batch, size=size, dtype=dtype)
-        how: dict[str, Any] = {"batch": batch, "dtype": dtype or wpe.dtype,
-                               "device": wpe.device}
-        return BandedCache(c.bands, c.n_head, c.n_embd // c.n_head, size or c.block_size,
-                           **how)
-
-# %% ../nbs/45_gpt3.ipynb #f6befe5f
-class _BandedEnds(Ends):
-    """What the layers of a cache with bands share: where the new tokens go in a ring, and
-    which ones it holds.
-    """
-
-    slots: Tensor  # the places of the new tokens, (band,) at most
-    past: Tensor  # of those before them, in order, (band - 1,) at most
-    held: Tensor  # the token in each place, below 0 where there is none
-
-
-class Ring(LayerCache):
-    """The keys and values of a layer that looks back over a band: each new token takes the
-    place of the oldest.
-
-    What has left the band is gone, so a ring cannot be set back to an earlier length.
-
-    Shapes:
-        keys and values: (B, H, band, D)
-    """
-
-    ends: _BandedEnds
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values, (B, H, T, D); return those that some of them may see.
-
-        One token gets those in the ring, in the order of its places. Several get the past,
-        then themselves.
-        """
-        return self.turn(self.keys, k), self.turn(self.values, v)
-
-    def turn(self, kept: Tensor, new: Tensor) -> Tensor:
-        ends, new, T = self.ends, new.to(kept.dtype), new.size(2)
-        past = None if T == 1 else kept[:, :, ends.past]  # (B, H, band - 1, D) at most
-        kept.index_copy_(2, ends.slots, new[:, :, T - ends.slots.size(0) :])
-        return (kept[:, :, : ends.held.size(0)] if past is None
-                else torch.cat([past, new], dim=2))
-
-# %% ../nbs/45_gpt3.ipynb #33d59e66
-class BandedCache(KVCache):
-    """A ``gpt2_book.kv_cache.KVCache`` whose banded layers keep their band and nothing
-    else, see ``Ring``.
-
-    Args:
-        bands: for each layer how many tokens it looks back over, None for all, as in
-            :attr:`GPT3Config.bands`.
-
-    Shapes:
-        each layer's keys and values: (batch, n_head, size, head_size), or with a band
-        (batch, n_head, band, head_size)
-    """
-
-    ends: _BandedEnds
-
-    def __init__(
-        self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *,
-        batch: int = 1, **how: Any
-    ):
-        widths = {min(band, size) for band in bands if band is not None}
-        if len(widths) != 1:
-            raise ValueError(
-                f"need one width for the bands of {len(bands)} layers, not {list(bands)}")
-        self.band = widths.pop()
-        super().__init__(0, n_head, head_size, size, batch=batch, **how)
-        self.ends = _BandedEnds()
-        self.layers = [
-            (LayerCache if band is None else Ring)(
-                self.ends, (batch, n_head, size if band is None else self.band, head_size),
-                **how
-            )
-            for band in bands
-        ]
-        self.reset()
-
-    def grow(self, T: int) -> int:
-        start, end = super().grow(T), self.length
-        slots = torch.arange(max(start, end - self.band), end, device=self.device)
-        past = torch.arange(max(0, start - self.band + 1), start, device=self.device)
-        self.ends.slots, self.ends.past = slots % self.band, past % self.band
-        return start
-
-    def show(self, n: int) -> None:
-        super().show(n)
-        places = torch.arange(min(n, self.band), device=self.device)
-        behind = (self.length - 1 - places) % self.band
-        self.ends.held = self.length - 1 - behind  # below 0 where there is none
