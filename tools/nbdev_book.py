@@ -126,7 +126,8 @@ class FoldRunsOfTests(SphinxPostTransform):
 
 
 def _fold_together(section: nodes.section, run: list[nodes.Node]) -> None:
-    n = sum(1 + title.count(", ") for c in run if (title := c["prompt_show"]).startswith("Test"))
+    titles = [cell["prompt_show"] for cell in run]
+    n = sum(int(many[1]) if (many := re.match(r"(\d+) tests: ", t)) else t.startswith("Test: ") for t in titles)
     place = section.index(run[0])
     for cell in run:
         section.remove(cell)

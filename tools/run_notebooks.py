@@ -86,7 +86,18 @@ def _test_title(words: Sequence[str], code: str) -> str:
     names = list(words) or re.findall(r"^(?:async )?def test_(\w+)\(", code, re.M)
     if not names:
         return "What the tests below use"
-    return f"Test{'s' * (len(names) > 1)}: {', '.join(name.replace('_', ' ') for name in names)}"
+    words = [name.replace("_", " ") for name in names]
+    return f"Test: {words[0]}" if len(words) == 1 else f"{len(words)} tests: {_few(words)}"
+
+
+def _code_title(code: str, *, figure: bool) -> str:
+    """Return the line under which code is folded: what it draws or defines, where it does."""
+    names = re.findall(r"^(?:class|(?:async )?def) (\w+)", code, re.M)
+    return "Code of the figure" if figure else f"Code: {_few(names)}" if names else "Show code"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], *["…"] * (len(names) > 3)])
 
 
 def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
@@ -125,8 +136,8 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
         meta |= {"code_prompt_show": options["test"], "code_prompt_hide": options["test"]}
     elif options.get("code-fold") == "true":
         tags.append("hide-cell" if solution else "hide-input")  # a solution's outputs give it away as well
-        what = "solution" if solution else "code"
-        meta |= {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+        title = "Show solution" if solution else _code_title(code, figure="fig-cap" in options)
+        meta |= {"code_prompt_show": title, "code_prompt_hide": title.replace("Show", "Hide", 1)}
     elif "code-fold" not in options and _imports_only(code):
         tags.append("hide-input")
         meta |= {"code_prompt_show": "Imports", "code_prompt_hide": "Imports"}

@@ -84,7 +84,8 @@ def test_directives_become_tags(tmp_path: Path, source: str, code: str, tags: li
     ("source", "title"),
     [
         ("#| test equals_the_other\nx = 1", "Test: equals the other"),
-        ("#| test\ndef test_one():\n    pass\n\n\ndef test_two_of_them():\n    pass", "Tests: one, two of them"),
+        ("#| test\ndef test_one():\n    pass\n\n\ndef test_two_of_them():\n    pass", "2 tests: one, two of them"),
+        ("#| test\n" + "\n".join(f"def test_{name}(): ..." for name in "abcd"), "4 tests: a, b, c, …"),
         ("#| test\nimport math", "What the tests below use"),
     ],
 )
@@ -119,7 +120,12 @@ def test_figure_directives(tmp_path: Path):
     meta = one(tmp_path, FIGURE).metadata["mystnb"]
     assert meta["figure"] == {"caption": "Two points on a line.", "name": "fig-line"}
     assert meta["image"] == {"alt": "A line through two points."}
-    assert meta["code_prompt_show"] == "Show code"
+    assert meta["code_prompt_show"] == "Code of the figure"
+
+
+def test_code_is_folded_under_what_it_defines(tmp_path: Path):
+    named = "#| code-fold: true\nclass One: ...\n\n\ndef two(): ..."
+    assert one(tmp_path, named).metadata["mystnb"]["code_prompt_show"] == "Code: One, two"
 
 
 def test_a_fold_below_exercises_is_a_solution(tmp_path: Path):
@@ -363,7 +369,7 @@ def test_the_page_shows_what_the_directives_say(built: Book):
     assert re.search(
         r'<span class="caption-number">Fig\. 1\.1 </span><span class="caption-text">Two points on a line\.', page
     )
-    assert page.count("Show code") == 1 and page.count("Show solution") == 1
+    assert page.count("Code of the figure<") == 2 and page.count("Show solution") == 1
     assert "tag_exported" in page and "tag_tested" in page
     assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
 
