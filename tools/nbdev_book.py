@@ -82,6 +82,18 @@ def visit_image(self, node: nodes.image) -> None:
     HTML5Translator.visit_image(self, node)
     if file.exists():
         self.body.append("</picture>")
+        wide = file.with_name(file.name.replace(".narrow.svg", ".svg"))
+        if {"left", "right"} <= set(re.findall(r"\w+", node.parent.astext().lower())) and _height(file) > 1.7 * _height(wide):
+            self.body.append(f'<p class="stacked">{STACKED}</p>')
+
+
+STACKED = "The panels stand below each other, from the left one to the right one."
+
+
+def _height(file: Path) -> float:
+    """Return the height of a drawing whose width is one."""
+    width, height = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', file.read_text(encoding="utf-8")).groups()
+    return float(height) / float(width)
 
 
 def depart_image(self, node: nodes.image) -> None:

@@ -440,7 +440,7 @@ def test_links_of_the_pdf_stay_within_it_and_solutions_are_open(tmp_path: Path):
     assert re.findall(r'href="([^"]*)"', made) == ["#nbs-two--x", "#nbs-one--top", "https://host/"]
 
 
-PANELS = """#| fig-cap: Two lines.
+PANELS = """#| fig-cap: Two lines, on the left and on the right.
 #| fig-alt: A line up and a line down.
 import matplotlib.pyplot as plt
 from matplotlib_inline.backend_inline import set_matplotlib_formats
@@ -457,6 +457,7 @@ def test_a_narrow_page_has_panels_below_each_other(book: Book):
     assert rc == 0, said
     found = re.search(r'<picture><source media="[^"]*" srcset="([^"]*)" /><img alt="A line up and a line down."[^>]*src="([^"]*)"', book.page())
     wide, narrow = ((book.html / "nbs" / found[i]).read_text() for i in (2, 1))
+    assert book.page().count('<p class="stacked">') == 1, "the page says where the caption's left and right are"
     shapes = [tuple(map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())) for svg in (wide, narrow)]
     assert shapes[0][0] > 2 * shapes[0][1] and shapes[1][0] < shapes[1][1]
     assert wide.count("<!-- loss -->") == 1 and narrow.count("<!-- loss -->") == 2, "a shared axis is labelled again"
