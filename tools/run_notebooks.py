@@ -160,8 +160,13 @@ def _imports_only(code: str) -> bool:
         body = ast.parse(code).body
     except SyntaxError:  # a magic
         return False
+    body = [node for outer in body for node in (outer.body if _for_types(outer) else [outer])]
     rest = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
     return len(body) > len(rest) and all(ast.unparse(node) == "use_book_style()" for node in rest)
+
+
+def _for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
 def prepare(path: Path, text: str | None = None) -> NotebookNode:

@@ -100,6 +100,7 @@ def test_a_test_is_folded_under_its_name(tmp_path: Path, source: str, title: str
     [
         ("import os\n\nfrom torch import nn\n\nuse_book_style()", True),
         ("#| export\nfrom __future__ import annotations\n\nimport torch", True),
+        ("from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from os import PathLike", True),
         ("import torch\n\ndevice = 'cpu'", False),
         ("#| code-fold: false\nimport torch", False),
         ("1 + 1", False),
