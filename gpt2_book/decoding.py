@@ -211,6 +211,22 @@ def _decode_one_fast(
         return decode_one(model, idx, where, allowed, cache)
 
 
+@once
+def _compiled_step(device: str) -> Callable[..., Tensor]:
+    """Return ``decode_one`` compiled: for any length on a CPU, as one CUDA graph on a GPU.
+
+    Each kind of model, batch (one row or more) and mask is compiled when it first comes.
+    """
+    import torch._dynamo.config as dynamo  # takes a second to load
+
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
+        "dynamic": True}
+    # torch 2.6, whose compiler looks through function modes
+    new = hasattr(dynamo, "recompile_limit")
+    step = torch.compile(_decode_one_fast if new else decode_one, fullgraph=True, **how)
+    return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
+
+# %% ../nbs/24_fast_decoding.ipynb #2d7b4e91
 def _keep_in_place(cache: KVCache) -> KVCache:
     """Promise the compiler that the cache's memory stays, for a CUDA graph to write to.
 
@@ -233,22 +249,6 @@ def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
         every = torch.arange(cache.size, device=cache.device)
         return (every < cache.length)[None]  # (1, size)
     return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
-
-
-@once
-def _compiled_step(device: str) -> Callable[..., Tensor]:
-    """Return ``decode_one`` compiled: for any length on a CPU, as one CUDA graph on a GPU.
-
-    Each kind of model, batch (one row or more) and mask is compiled when it first comes.
-    """
-    import torch._dynamo.config as dynamo  # takes a second to load
-
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
-        "dynamic": True}
-    # torch 2.6, whose compiler looks through function modes
-    new = hasattr(dynamo, "recompile_limit")
-    step = torch.compile(_decode_one_fast if new else decode_one, fullgraph=True, **how)
-    return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
 # %% ../nbs/24_fast_decoding.ipynb #6fb1c2d4
 def _quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
