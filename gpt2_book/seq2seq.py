@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from . import beam, generation
 from .recurrence import LSTMCell
-from .workshop.pairs import check_mask, check_tokens
+from .workshop.pairs import check_mask, check_tokens, write_target
 from .workshop.saved import SavedModel, check_special, check_whole
 
 # %% auto #0
@@ -51,29 +50,20 @@ class Encoder(nn.Module):
         check_tokens("src", src, self.embed.num_embeddings)
         mask = torch.ones_like(src, dtype=torch.bool) if mask is None else mask
         lengths = check_mask("attention_mask", mask, src.shape).cpu()  # (B,)
-        packed = pack_padded_sequence(self.embed(src), lengths, batch_first=True,
-                                      enforce_sorted=False)
-        out, last = self.lstm(packed)
-        states, _ = pad_packed_sequence(out, batch_first=True,
-                                        total_length=src.size(1))  # (B, S, 2H)
-        # 2 of (2, B, H) -> 2 of (B, 2H)
-        h, c = (z.transpose(0, 1).flatten(1) for z in last)
-        return states, (self.begin_h(h).tanh(), self.begin_c(c))  # 2 of (B, H)
+        how = {"batch_first": True, "enforce_sorted": False}
+        out, last = self.lstm(pack_padded_sequence(self.embed(src), lengths, **how))
+        states, _ = pad_packed_sequence(out, batch_first=True, total_length=src.size(1))
+        h, c = (z.transpose(0, 1).flatten(1) for z in last)  # 2 of (2, B, H) -> (B, 2H)
+        return states, (self.begin_h(h).tanh(), self.begin_c(c))  # (B, S, 2H), 2 of (B, H)
 
 # %% ../nbs/41_seq2seq.ipynb #600c6d72
 class AdditiveAttention(nn.Module):
     """Average the memory with weights from a small network that scores each query with each
-    place.
-
-    Args:
-        n_query, n_memory: the sizes of a query and of a place of the memory.
-        n_hidden: the width of the scoring network, ``A``.
-        keys: ``self.keys(memory)``, which is the same for all steps of a decoder and need
-            be made only once.
-        mask: True where the memory may be looked at.
+    place; ``n_hidden`` is its width, ``A``.
 
     Shapes:
-        queries: (B, T, n_query); memory: (B, S, n_memory); mask: (B, S); keys: (B, S, A)
+        queries: (B, T, n_query); memory: (B, S, n_memory); mask: (B, S), True where the
+        memory may be looked at; keys: (B, S, A), :attr:`keys` of the memory, made only once
         returns: the averages (B, T, n_memory) and the weights (B, T, S)
 
     Raises:
@@ -93,19 +83,15 @@ class AdditiveAttention(nn.Module):
         self, queries: Tensor, memory: Tensor, mask: Tensor | None = None, *,
         keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        if queries.size(0) != memory.size(0):
-            raise ValueError(
-                f"{queries.size(0)} rows of queries cannot look at {memory.size(0)} rows "
-                f"of memory")
+        if (n := len(queries)) != (rows := len(memory)):
+            raise ValueError(f"{n} rows of queries cannot look at {rows} rows of memory")
         keys = self.keys(memory) if keys is None else keys  # (B, S, A)
         hidden = self.query(queries)[:, :, None] + keys[:, None]  # (B, T, S, A)
         scores = self.score(hidden.tanh()).squeeze(-1)  # (B, T, S)
         if mask is not None:
             if mask.shape != memory.shape[:2] or not mask.any(1).all():
-                n = 0 if mask.shape != memory.shape[:2] else int((~mask.any(1)).sum())
-                raise ValueError(
-                    f"mask {tuple(mask.shape)} for a memory {tuple(memory.shape)}, {n} "
-                    f"rows all False")
+                given = f"mask {tuple(mask.shape)} for a memory {tuple(memory.shape)}"
+                raise ValueError(f"{given}, {int((~mask.any(1)).sum())} rows all False")
             scores = scores.masked_fill(~mask[:, None], -math.inf)
         weights = scores.softmax(dim=-1)
         return weights @ memory, weights  # (B, T, n_memory), (B, T, S)
@@ -117,11 +103,6 @@ class _Memory(NamedTuple):
     states: Tensor  # (B, S, 2H)
     keys: Tensor  # (B, S, A)
     mask: Tensor | None  # (B, S)
-
-    def take(self, rows: Tensor) -> _Memory:
-        """Select rows, for a beam search."""
-        return _Memory(self.states[rows], self.keys[rows],
-                      None if self.mask is None else self.mask[rows])
 
 
 class Decoder(nn.Module):
@@ -137,11 +118,11 @@ class Decoder(nn.Module):
 
     def __init__(self, vocab_size: int, n_embd: int, n_hidden: int, n_memory: int) -> None:
         super().__init__()
+        H, M = n_hidden, n_memory
         self.embed = nn.Embedding(vocab_size, n_embd)
-        self.attention = AdditiveAttention(n_hidden, n_memory,
-                                           n_hidden) if n_memory else None
-        self.cell = LSTMCell(n_embd + n_memory, n_hidden)
-        self.head = nn.Linear(n_hidden + n_memory + n_embd, vocab_size)
+        self.attention = AdditiveAttention(H, M, H) if M else None
+        self.cell = LSTMCell(n_embd + M, H)
+        self.head = nn.Linear(H + M + n_embd, vocab_size)
 
     def step(self, token: Tensor, state: _State,
              memory: _Memory | None) -> tuple[Tensor, _State, Tensor | None]:
@@ -154,9 +135,8 @@ class Decoder(nn.Module):
             context, weights = self.attention(state[0][:, None], memory.states, memory.mask,
                                               keys=memory.keys)
             found, weights = [context[:, 0]], weights[:, 0]  # (B, 2H), (B, S)
-        state = self.cell(torch.cat([x, *found], dim=-1), state)
-        return torch.cat([state[0], *found, x],
-                         dim=-1), state, weights  # (B, F), 2 of (B, H), (B, S)
+        state = self.cell(torch.cat([x, *found], dim=-1), state)  # 2 of (B, H)
+        return torch.cat([state[0], *found, x], dim=-1), state, weights
 
     def forward(self, tgt_in: Tensor, state: _State,
                 memory: _Memory | None) -> tuple[Tensor, Tensor | None]:
@@ -176,12 +156,8 @@ class Decoder(nn.Module):
 # %% ../nbs/41_seq2seq.ipynb #5f9f34f4
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The shape of an encoder-decoder; ``pad``, ``bos`` and ``eos`` are tokens of the
-    target.
-
-    Raises:
-        ValueError: when a size is below 1, or the three tokens are not three different ones
-            of the target.
+    """The shape of an encoder-decoder; ``pad``, ``bos`` and ``eos`` are three tokens of the
+    target. A ``ValueError`` refuses others, and sizes below 1.
     """
 
     src_vocab_size: int
@@ -197,11 +173,9 @@ class Seq2SeqConfig:
         check_whole(self, "src_vocab_size", "tgt_vocab_size", "n_embd", "n_hidden")
         check_special(self, "tgt_vocab_size")
 
-# %% ../nbs/41_seq2seq.ipynb #0c38bfd6
+# %% ../nbs/41_seq2seq.ipynb #43eda87a
 class _Reader:
-    """A decoder as ``generate`` calls it: reads each row's newest token, keeps
-    the state.
-    """
+    """A decoder as ``generate`` calls it: reads the newest tokens, keeps the state."""
 
     def __init__(self, decoder: Decoder, state: _State, memory: _Memory | None) -> None:
         self.decoder, self.state, self.memory = decoder, state, memory
@@ -214,49 +188,9 @@ class _Reader:
         """Go on with these rows; they may repeat."""
         h, c = self.state
         self.state = h[rows], c[rows]
-        self.memory = None if self.memory is None else self.memory.take(rows)
-
-# %% ../nbs/41_seq2seq.ipynb #5689ad64
-def write_target(
-    reader: Any, src: Tensor, config: Any, *, max_new_tokens: int, n_beams: int = 1,
-    length_penalty: float = 1.0, temperature: float = 0.0, **how,
-) -> Tensor:  # fmt: skip
-    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by
-    a search with ``n_beams``.
-
-    Args:
-        reader: maps the text so far to the logits of the next token, of ``n_beams`` rows
-            for each row of the source; moves rows by its ``reorder``.
-        length_penalty: of the search, see :func:`gpt2_book.beam.beam_search`.
-        temperature: 0 takes the likeliest token; above, tokens are drawn, which a search
-            does not.
-        how: for ``generate``, what it calls ``top_k``, ``top_p``, ``min_p``,
-            ``repetition_penalty`` and ``generator``.
-
-    Shapes:
-        src: (B, S); returns (B, n), without ``bos``
-
-    Raises:
-        ValueError: when a search is to draw.
-        TypeError: when ``how`` has other options.
-    """
-    known = {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}
-    if unknown := sorted(how.keys() - known):
-        raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
-    if n_beams > 1 and (temperature or how):
-        what = "draws nothing: no temperature and no filters"
-        raise ValueError(f"a search with n_beams = {n_beams} {what}")
-    start = src.new_full((len(src), 1), config.bos)  # (B, 1)
-    how |= {"stop_tokens": (config.eos,), "pad": config.pad}
-    if n_beams == 1:
-        how["temperature"] = temperature
-        rows = generation.generate(reader, start, max_new_tokens, **how)
-    else:
-        how |= {"n_beams": n_beams, "length_penalty": length_penalty,
-                "reorder": reader.reorder}
-        rows = beam.beam_search(reader, start, max_new_tokens, **how)
-    assert isinstance(rows, Tensor), "no scores were asked for"
-    return rows[:, 1:]  # (B, n)
+        if (m := self.memory) is not None:
+            mask = None if m.mask is None else m.mask[rows]
+            self.memory = _Memory(m.states[rows], m.keys[rows], mask)
 
 # %% ../nbs/41_seq2seq.ipynb #23eda87a
 class Seq2Seq(SavedModel):
@@ -280,26 +214,22 @@ class Seq2Seq(SavedModel):
         super().__init__()
         self.config, E, H = config, config.n_embd, config.n_hidden
         self.encoder = Encoder(config.src_vocab_size, E, H)
-        self.decoder = Decoder(config.tgt_vocab_size, E, H,
-                               2 * H if config.attention else 0)
+        M = 2 * H if config.attention else 0
+        self.decoder = Decoder(config.tgt_vocab_size, E, H, M)
 
     def encode(self, src: Tensor,
                attention_mask: Tensor | None = None) -> tuple[_State, _Memory | None]:
-        """Read the source: return the decoder's first state and its memory, which is None
-        without attention.
-        """
+        """Return the decoder's first state, and its memory or, without attention, None."""
         states, state = self.encoder(src, attention_mask)
         seen = None if attention_mask is None else attention_mask != 0  # (B, S)
-        attention = self.decoder.attention
-        return (state, None if attention is None
-                else _Memory(states, attention.keys(states), seen))
+        attend = self.decoder.attention
+        return state, None if attend is None else _Memory(states, attend.keys(states), seen)
 
     def _decode(self, src: Tensor, tgt_in: Tensor,
                 attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if src.shape[:1] != tgt_in.shape[:1]:
-            raise ValueError(
-                f"src {tuple(src.shape)} and tgt_in {tuple(tgt_in.shape)} have unequal "
-                f"batch sizes")
+            shapes = f"src {tuple(src.shape)} and tgt_in {tuple(tgt_in.shape)}"
+            raise ValueError(f"{shapes} have unequal batch sizes")
         return self.decoder(tgt_in, *self.encode(src, attention_mask))
 
     def forward(self, src: Tensor, tgt_in: Tensor,
@@ -308,9 +238,7 @@ class Seq2Seq(SavedModel):
 
     def align(self, src: Tensor, tgt_in: Tensor,
               attention_mask: Tensor | None = None) -> Tensor:
-        """Return the attention weights (B, T, S). A ``ValueError`` says that the model has
-        no attention.
-        """
+        """Return the attention weights (B, T, S); without attention, a ``ValueError``."""
         weights = (None if self.decoder.attention is None
                    else self._decode(src, tgt_in, attention_mask)[1])
         if weights is None:
@@ -318,13 +246,11 @@ class Seq2Seq(SavedModel):
         return weights  # (B, T, S)
 
     @torch.no_grad()
-    def generate(
-        self, src: Tensor, attention_mask: Tensor | None = None, *,
-        max_new_tokens: int, **how
-    ) -> Tensor:
+    def generate(self, src: Tensor, attention_mask: Tensor | None = None, *,
+                 max_new_tokens: int, **how) -> Tensor:
         """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
         ``pad`` after it: greedily, or by a search with ``n_beams``; ``how`` has the options
-        of ``write_target``.
+        of ``gpt2_book.workshop.pairs.write_target``.
         """
         reader = _Reader(self.decoder, *self.encode(src, attention_mask))
         rows = torch.arange(len(src), device=src.device)

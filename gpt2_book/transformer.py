@@ -20,8 +20,8 @@ from .feed_forward import MLP
 from .kv_cache import KVCache
 from .layer_norm import LayerNorm
 from .positional import SinusoidalPositionalEncoding
-from .seq2seq import write_target
-from .workshop.pairs import check_mask, check_tokens
+from .workshop.pairs import check_mask, check_side, write_target
+from .workshop.reading import reading
 from .workshop.saved import SavedModel, check_special, check_whole
 
 # %% auto #0
@@ -29,75 +29,57 @@ __all__ = ['MultiHeadAttention', 'EncoderBlock', 'DecoderBlock', 'TransformerCon
 
 # %% ../nbs/42_encoder_decoder.ipynb #dd57bb53
 class MultiHeadAttention(CausalSelfAttention):
-    """Attention of one sequence to another: queries from ``x``, keys and values from
-    ``memory``, with the weights of :class:`gpt2_book.attention.CausalSelfAttention`.
-
-    Args:
-        memory: the other sequence, or its :meth:`keys_values`, made only once.
-        attn_mask: True where a query may see a key; by default everywhere.
+    """Attention of one sequence to another, with the weights of
+    :class:`gpt2_book.attention.CausalSelfAttention`: queries from ``x``, keys and values
+    from ``memory``, or its :meth:`keys_values`, made only once.
 
     Shapes:
-        x: (B, T, C), memory: (B, S, C), attn_mask: boolean, broadcast to (B, H, T, S);
-        returns (B, T, C)
+        x: (B, T, C), memory: (B, S, C), attn_mask: boolean, broadcast to (B, H, T, S), True
+        where a query may see a key, by default everywhere; returns (B, T, C)
 
     Source: Vaswani et al. (2017), sections 3.2.2 and 3.2.3.
     """
 
     def project(self, z: Tensor, rows: slice) -> Tensor:
-        """Multiply by some rows of the matrix of queries, keys and values."""
+        """Multiply by some rows of the matrix of queries, keys and values, in heads."""
         bias = None if self.c_attn.bias is None else self.c_attn.bias[rows]
-        return F.linear(z, self.c_attn.weight[rows], bias)  # (B, T, number of rows)
+        return self.split_heads(F.linear(z, self.c_attn.weight[rows], bias))  # (B, H, ·, D)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a memory, 2 of (B, H, S, D)."""
         C = memory.size(-1)
-        k, v = self.project(memory, slice(C, None)).split(C, dim=-1)  # 2 of (B, S, C)
-        return self.split_heads(k), self.split_heads(v)  # 2 of (B, H, S, D)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """Return the queries, (B, H, T, D)."""
-        q = self.project(x, slice(x.size(-1)))  # (B, T, C)
-        return self.split_heads(q)  # (B, H, T, D)
+        k, v = slice(C, 2 * C), slice(2 * C, None)
+        return self.project(memory, k), self.project(memory, v)
 
     def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
         attn_mask: Tensor | None = None
     ) -> Tensor:
         k, v = memory if isinstance(memory, tuple) else self.keys_values(memory)
-        p = self.dropout if self.training else 0.0
-        q = self.queries(x)
+        q, p = self.project(x, slice(x.size(-1))), self.dropout if self.training else 0.0
         y = self.attend(q, k, v, attn_mask=attn_mask, dropout_p=p)  # (B, H, T, D)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))  # (B, T, C)
 
     def weights(self, x: Tensor, memory: Tensor, *,
                 attn_mask: Tensor | None = None) -> Tensor:
         """Return how much each query takes of each place of the memory, (B, H, T, S)."""
-        q, (k, _) = self.queries(x), self.keys_values(memory)
+        q, (k, _) = self.project(x, slice(x.size(-1))), self.keys_values(memory)
         scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
         return (scores if attn_mask is None
                 else scores.masked_fill(~attn_mask, -math.inf)).softmax(-1)
 
 # %% ../nbs/42_encoder_decoder.ipynb #3644cff9
-def _padding_mask(real: Tensor) -> Tensor:
-    """Return the mask that hides padded keys from every query.
-
-    Shapes:
-        real: (B, S), True or 1 where a token stands; returns (B, 1, 1, S)
-    """
-    return (real != 0)[:, None, None]  # (B, S) -> (B, 1, 1, S)
+def _padding_mask(real: Tensor | None) -> Tensor | None:
+    """Hide padded keys from every query, (B, S) to (B, 1, 1, S); None hides nothing."""
+    return None if real is None else (real != 0)[:, None, None]
 
 
 def _decoder_mask(real: Tensor | None) -> Tensor | None:
-    """Return the mask of a decoder's self-attention: no query sees a later or padded key.
-    Without padding it is causal by itself, and needs none.
-
-    Shapes:
-        real: (B, T), True where a token stands, padded on the right; returns (B, 1, T, T)
-
-    Source: Vaswani et al. (2017), section 3.2.3.
+    """Hide later and padded keys, (B, T) to (B, 1, T, T). Without padding a decoder's
+    self-attention is causal by itself, and needs no mask.
     """
     return None if real is None else (
-        causal_mask(real.size(1), device=real.device) & _padding_mask(real))
+        causal_mask(real.size(1), device=real.device) & (real != 0)[:, None, None])
 
 # %% ../nbs/42_encoder_decoder.ipynb #457ab1df
 class _FeedForward(MLP):
@@ -108,8 +90,7 @@ class _FeedForward(MLP):
 
 
 class EncoderBlock(Block):
-    """A Post-LN block with a ReLU. Its attention needs a mask, since without one it would
-    be causal.
+    """A Post-LN block with a ReLU. Without a mask its attention would be causal.
 
     Shapes:
         x: (B, S, C) to (B, S, C); attn_mask: boolean, broadcast to (B, H, S, S)
@@ -125,8 +106,7 @@ class EncoderBlock(Block):
 
 
 class DecoderBlock(EncoderBlock):
-    """Self-attention, cross-attention and a feed-forward network, each with a norm after
-    its sum.
+    """Self-attention, cross-attention, a feed-forward network, and a norm after each sum.
 
     Shapes:
         x: (B, T, C) to (B, T, C); memory: (B, S, C), or its 2 of (B, H, S, D);
@@ -142,8 +122,7 @@ class DecoderBlock(EncoderBlock):
 
     def forward(  # type: ignore[override] # it reads two sequences
         self, x: Tensor, memory: Tensor | tuple[Tensor, Tensor], *,
-        attn_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None, cache=None,
+        attn_mask: Tensor | None = None, memory_mask: Tensor | None = None, cache=None,
     ) -> Tensor:  # fmt: skip
         x = self.ln_1(x + self.attn(x, attn_mask=attn_mask, cache=cache))
         x = self.ln_cross(x + self.cross(x, memory, attn_mask=memory_mask))
@@ -175,14 +154,12 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_whole(self, "vocab_size", "n_layer", "n_head", "n_embd", "block_size")
-        if self.n_embd % self.n_head or self.n_embd % 2:
-            raise ValueError(
-                f"n_embd = {self.n_embd} must be even, and divisible by n_head = "
-                f"{self.n_head}")
-        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout must be at least 0 and below 1, not {self.dropout!r}")
         check_special(self, "vocab_size")
+        C, H, p = self.n_embd, self.n_head, self.dropout
+        if C % H or C % 2:
+            raise ValueError(f"n_embd = {C} must be even, and divisible by n_head = {H}")
+        if not isinstance(p, (int, float)) or not 0 <= p < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {p!r}")
 
     @classmethod
     def base(cls, vocab_size: int = 37_000, **changes) -> TransformerConfig:
@@ -195,30 +172,8 @@ class TransformerConfig:
     @classmethod
     def big(cls, vocab_size: int = 37_000, **changes) -> TransformerConfig:
         """Return the big model."""
-        return cls.base(vocab_size,
-                        **{"n_embd": 1024, "n_head": 16, "dropout": 0.3, **changes})
-
-# %% ../nbs/42_encoder_decoder.ipynb #e393ff8a
-def _check_side(name: str, ids: Tensor, mask: Tensor | None,
-                config: TransformerConfig) -> None:
-    """Refuse a source or a target that the model cannot read, by a ``ValueError``."""
-    check_tokens(name, ids, config.vocab_size)
-    if ids.size(1) > config.block_size:
-        raise ValueError(
-            f"{name} has {ids.size(1)} tokens in a row, block_size is {config.block_size}")
-    if mask is not None:
-        which = "attention_mask" if name == "src" else "decoder_attention_mask"
-        check_mask(which, mask, ids.shape)
-
-
-def _init_transformer_(model: nn.Module) -> nn.Module:
-    """Draw the matrices of all blocks as Glorot and Bengio (2010), equation 16; set biases
-    to zero.
-    """
-    for name, p in model.named_parameters():
-        if ".ln_" not in name and name.startswith(("encoder.", "decoder.")):
-            nn.init.xavier_uniform_(p) if p.ndim == 2 else nn.init.zeros_(p)
-    return model
+        how = {"n_embd": 1024, "n_head": 16, "dropout": 0.3, **changes}
+        return cls.base(vocab_size, **how)
 
 # %% ../nbs/42_encoder_decoder.ipynb #d30dd452
 class Transformer(SavedModel):
@@ -239,15 +194,16 @@ class Transformer(SavedModel):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, V, C = config, config.vocab_size, config.n_embd
+        self.config, V, C, H = config, config.vocab_size, config.n_embd, config.n_head
         self.src_embed, self.tgt_embed = ScaledEmbedding(V, C), ScaledEmbedding(V, C)
-        self.dropout, how = nn.Dropout(config.dropout), {"dropout": config.dropout}
-        self.encoder = nn.ModuleList(EncoderBlock(C, config.n_head, **how)
-                                     for _ in range(config.n_layer))
-        self.decoder = nn.ModuleList(DecoderBlock(C, config.n_head, **how)
-                                     for _ in range(config.n_layer))
+        self.dropout, N, p = nn.Dropout(config.dropout), config.n_layer, config.dropout
+        self.encoder = nn.ModuleList(EncoderBlock(C, H, dropout=p) for _ in range(N))
+        self.decoder = nn.ModuleList(DecoderBlock(C, H, dropout=p) for _ in range(N))
         self.lm_head = nn.Linear(C, V, bias=False)
-        _init_transformer_(self)
+        for layer in (*self.encoder.modules(), *self.decoder.modules()):
+            if isinstance(layer, nn.Linear):  # as Glorot and Bengio (2010), equation 16
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
         self.settle()
 
     def settle(self, dtype: torch.dtype = torch.float32,
@@ -264,28 +220,26 @@ class Transformer(SavedModel):
 
     def encode(self, src: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the memory, (B, S, C)."""
-        _check_side("src", src, attention_mask, self.config)
+        check_side("src", src, attention_mask, self.config)
         real = torch.ones_like(src) if attention_mask is None else attention_mask
-        attn_mask = _padding_mask(real)  # (B, 1, 1, S)
         x = self.embed(self.src_embed, src)  # (B, S, C)
         for block in self.encoder:
-            x = block(x, attn_mask=attn_mask)
+            x = block(x, attn_mask=_padding_mask(real))
         return x
 
     def decode(self, tgt_in: Tensor, memory: Tensor, attention_mask: Tensor | None = None,
                decoder_attention_mask: Tensor | None = None) -> Tensor:  # fmt: skip
         """Return the logits (B, T, V) of a target (B, T) for a memory (B, S, C)."""
-        _check_side("tgt_in", tgt_in, decoder_attention_mask, self.config)
+        check_side("tgt_in", tgt_in, decoder_attention_mask, self.config)
         if len(tgt_in) != len(memory):
             rows = f"{len(tgt_in)} rows of tgt_in for {len(memory)} of src"
             raise ValueError(f"{rows}: unequal batch sizes")
         if attention_mask is not None:
             check_mask("attention_mask", attention_mask, memory.shape[:2])
-        attn_mask = _decoder_mask(decoder_attention_mask)  # (B, 1, T, T), or None
-        seen = None if attention_mask is None else _padding_mask(attention_mask)
+        past, seen = _decoder_mask(decoder_attention_mask), _padding_mask(attention_mask)
         x = self.embed(self.tgt_embed, tgt_in)  # (B, T, C)
         for block in self.decoder:
-            x = block(x, memory, attn_mask=attn_mask, memory_mask=seen)
+            x = block(x, memory, attn_mask=past, memory_mask=seen)
         return self.lm_head(x)  # (B, T, V)
 
     def forward(self, src: Tensor, tgt_in: Tensor, attention_mask: Tensor | None = None,
@@ -303,24 +257,19 @@ class Transformer(SavedModel):
                  max_new_tokens: int, **how) -> Tensor:
         """Write the target of each row up to its ``eos``, (B, n) without ``bos``, and
         ``pad`` after it, without dropout in any mode: greedily, or by a search with
-        ``n_beams``; ``how`` has the options of ``gpt2_book.seq2seq.write_target``.
+        ``n_beams``; ``how`` has the options of ``gpt2_book.workshop.pairs.write_target``.
         """
-        training, n = self.training, max_new_tokens
-        try:
-            reader = _Reader(self.eval(), src, attention_mask, how.get("n_beams", 1), n)
+        n, beams = max_new_tokens, how.get("n_beams", 1)
+        with reading(self):
+            reader = _Reader(self, src, attention_mask, beams, n)
             return write_target(reader, src, self.config, max_new_tokens=n, **how)
-        finally:
-            self.train(training)
 
 # %% ../nbs/42_encoder_decoder.ipynb #d07a0f5d
 def label_smoothed_loss(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad: int | None = None
 ) -> Tensor:
-    """Return the mean cross-entropy, in nats, with smoothed targets, over all but padding.
-
-    Args:
-        smoothing: the share of the probability that goes to all tokens alike, ε.
-        pad: places with this target do not count.
+    """Return the mean cross-entropy, in nats, with smoothed targets, over all but ``pad``;
+    ``smoothing`` is the share of the probability that goes to all tokens alike, ε.
 
     Shapes:
         logits: (..., V); targets: (...), int64; returns a scalar
@@ -358,15 +307,13 @@ class _Reader:
         if not 0 <= size <= c.block_size:
             most = f"0 and block_size = {c.block_size}"
             raise ValueError(f"max_new_tokens must lie between {most}, not {size}")
-        how: dict[str, Any] = {"batch": len(src) * n_beams, "dtype": memory.dtype,
-                               "device": memory.device}
-        shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size)
-        self.model, self.cache = model, KVCache(*shape, **how)
+        self.model, self.cache = model, KVCache(
+            c.n_layer, c.n_head, c.n_embd // c.n_head, size, batch=len(src) * n_beams,
+            dtype=memory.dtype, device=memory.device)
         self.reorder = self.cache.reorder  # of the beams
         blocks: Any = model.decoder
         once = [block.cross.keys_values(memory) for block in blocks]  # 2 of (B, H, S, D)
-        self.memory = [tuple(z.repeat_interleave(n_beams, dim=0) for z in pair)
-                       for pair in once]
+        self.memory = [tuple(z.repeat_interleave(n_beams, 0) for z in kv) for kv in once]
         self.mask = (None if attention_mask is None
                      else _padding_mask(attention_mask.repeat_interleave(n_beams, dim=0)))
 
@@ -383,18 +330,17 @@ class _Reader:
 def _cross_weights(model: Transformer, src: Tensor, tgt_in: Tensor,
                    attention_mask: Tensor | None = None) -> Tensor:
     """Return the weights of cross-attention in all layers, without dropout."""
-    found, training = [], model.training
+    found: list[Tensor] = []  # each (B, H, T, S)
+
+    def keep(cross: Any, args: tuple, options: dict) -> None:
+        found.append(cross.weights(*args, **options))
+
     blocks: Any = model.decoder
-
-    def keep(cross: MultiHeadAttention, args: tuple, options: dict) -> None:
-        found.append(cross.weights(*args, **options))  # (B, H, T, S)
-
-    hooks = [block.cross.register_forward_pre_hook(keep, with_kwargs=True)
-             for block in blocks]
+    hooks = [b.cross.register_forward_pre_hook(keep, with_kwargs=True) for b in blocks]
     try:
-        model.eval()(src, tgt_in, attention_mask)
+        with reading(model):
+            model(src, tgt_in, attention_mask)
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     return torch.stack(found, dim=1)  # (B, L, H, T, S)

@@ -7,6 +7,7 @@ from gpt2_book.workshop.pairs import (
     _in_words,
     batches_by_length,
     check_mask,
+    check_side,
     check_tokens,
     encode_pairs,
     exact_match,
@@ -15,15 +16,18 @@ from gpt2_book.workshop.pairs import (
     shared_vocabulary,
     translate,
     translation_batches,
+    write_target,
 )
 
 
 # ../nbs/71_pairs.ipynb #fd464214
 import itertools
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +125,15 @@ def test_what_no_model_can_read_is_refused_by_name_and_number():
     ):
         with pytest.raises(ValueError, match=message):
             check_tokens("src", ids, 5)
+    sizes = SimpleNamespace(vocab_size=5, block_size=3)
+    for name, which in (("src", "attention_mask"), ("tgt_in", "decoder_attention_mask")):
+        check_side(name, good, mask, sizes)
+        for ids, real, message in (
+            (good + 1, None, f"{name} has tokens from 1 to 5"), (good, mask.flip(1), f"{which}: padding must stand on the right"),
+            (good.repeat(1, 2), None, f"{name} has 6 tokens in a row, block_size is 3"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                check_side(name, ids, real, sizes)
     for wrong, message in (
         (mask & False, "attention_mask: row 0 of 2 is all padding"), (mask.flip(1), "padding must stand on the right"),
         (mask.double(), "must be bool, or 0 and 1, .* not torch.float64"), (mask[:, 1:], r"of shape \(2, 3\), not torch.bool of \(2, 2\)"),
@@ -170,6 +183,32 @@ def test_batches_hold_every_pair_once_within_the_limits():
         seen += [(letters.decode(a), letters.decode(b)) for a, b in zip(batch.src.tolist(), batch.tgt_out.tolist())]
     assert sorted(seen) == sorted(p for p in pairs if len(p[1]) < 6), "longer ones are left out"
     assert seen != [p for p in pairs if len(p[1]) < 6], "in another order"
+
+
+# ../nbs/71_pairs.ipynb #7be41a04
+def test_a_target_is_written_up_to_its_end():
+    class Counts:
+        """No model: after token i comes i + 1, or i + 2, as each row has it."""
+
+        def __init__(self, by):
+            self.by = torch.tensor(by)[:, None]
+
+        def __call__(self, text):
+            return 9.0 * F.one_hot((text[:, -1:] + self.by).clamp(max=6), 7)
+
+        def reorder(self, rows):
+            self.by = self.by[rows]
+
+    special, src = SimpleNamespace(bos=0, eos=4, pad=6), torch.zeros(2, 3, dtype=torch.long)
+    assert write_target(Counts([1, 2]), src, special, max_new_tokens=9).tolist() == [[1, 2, 3, 4], [2, 4, 6, 6]]
+    beams = write_target(Counts([1, 1, 2, 2]), src, special, max_new_tokens=9, n_beams=2)
+    assert beams.tolist() == [[1, 2, 3, 4], [2, 4, 6, 6]]
+    assert write_target(Counts([1, 2]), src, special, max_new_tokens=2).tolist() == [[1, 2], [2, 4]]
+    with pytest.raises(TypeError, match="no option to write a target is called stop_when"):
+        write_target(Counts([1, 2]), src, special, max_new_tokens=2, stop_when=None)
+    for wrong in ({"temperature": 0.5}, {"top_k": 2}):
+        with pytest.raises(ValueError, match="a search with n_beams = 2 draws nothing"):
+            write_target(Counts([1, 2]), src, special, max_new_tokens=2, n_beams=2, **wrong)
 
 
 # ../nbs/71_pairs.ipynb #dae22e85

@@ -171,7 +171,7 @@ def test_beam_search_finds_the_best_of_all():
 
 # ../nbs/41_seq2seq.ipynb #8b978e9a
 def test_beams_keep_their_own_states():
-    from gpt2_book import beam, generation
+    from gpt2_book import beam
     for attention, seed in itertools.product((True, False), range(4)):
         model, src, mask, _ = make_model(attention, seed)
         K, start, stop = 4, torch.full((3, 1), 6), {"stop_tokens": (7,), "pad": 5}

@@ -2,9 +2,11 @@
 
 
 from gpt2_book.transformer import (
+    EncoderBlock,
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
+    _Reader,
     _decoder_mask,
     _padding_mask,
     label_smoothed_loss,
@@ -60,6 +62,10 @@ def test_cross_attention_equals_pytorchs_with_unequal_lengths():
         reference = grads_of(expected, [x, memory, theirs.in_proj_weight, theirs.out_proj.weight])
         assert_close(mine, reference, rtol=1e-9, atol=1e-11)
         assert (mine[1][1, -1] == 0).all(), "no gradient to padding"
+        itself = CausalSelfAttention(C, heads, bias=bias).double()  # with itself as memory: the old layer, nothing masked
+        itself.load_state_dict(ours.state_dict())
+        everything = torch.ones(S, S, dtype=torch.bool)
+        assert_close(ours(memory, memory), itself(memory, attn_mask=everything), rtol=0, atol=1e-12)
 
 
 # ../nbs/42_encoder_decoder.ipynb #1c74796d
@@ -156,19 +162,6 @@ def test_padding_and_the_future_change_nothing():
         assert (model(changed, tgt_in, attention_mask) - together).abs().amax(-1).min() > 1e-6, "every place sees the source"
 
 
-# ../nbs/42_encoder_decoder.ipynb #a29fcd74
-def test_one_matrix_in_three_places_scaled_on_the_way_in():
-    model, src, attention_mask, tgt_in, _ = make_model()
-    assert tied_names(model) == [["src_embed.weight", "tgt_embed.weight", "lm_head.weight"]]
-    assert_close(model.embed(model.src_embed, src), model.lm_head.weight[src] * 18**0.5 + model.position(5))
-    assert_close(model.embed(model.tgt_embed, src, 2), model.lm_head.weight[src] * 18**0.5 + model.position(7)[2:])
-    assert tied_names(make_model(tie_weights=False)[0]) == []
-    fresh = Transformer(TransformerConfig.base(500, n_layer=1, n_embd=64))
-    assert abs(fresh.lm_head.weight.std().item() * 8 - 1) < 0.05
-    assert abs(fresh.decoder[0].cross.c_attn.weight.std().item() / (2 / 256) ** 0.5 - 1) < 0.05
-    assert (fresh.encoder[0].ln_1.weight == 1).all() and (fresh.encoder[0].mlp.c_fc.bias == 0).all()
-
-
 # ../nbs/42_encoder_decoder.ipynb #9a130eed
 def test_bad_input_is_refused_by_name_and_number():
     model, src, mask, tgt_in, decoder_attention_mask = make_model()
@@ -240,6 +233,22 @@ def test_damaged_folders_are_refused(tmp_path):
         Transformer.from_pretrained(tmp_path)
 
 
+# ../nbs/42_encoder_decoder.ipynb #a29fcd74
+def test_one_matrix_in_three_places_scaled_on_the_way_in():
+    model, src, attention_mask, tgt_in, _ = make_model()
+    assert tied_names(model) == [["src_embed.weight", "tgt_embed.weight", "lm_head.weight"]]
+    assert_close(model.embed(model.src_embed, src), model.lm_head.weight[src] * 18**0.5 + model.position(5))
+    assert_close(model.embed(model.tgt_embed, src, 2), model.lm_head.weight[src] * 18**0.5 + model.position(7)[2:])
+    assert tied_names(make_model(tie_weights=False)[0]) == []
+    fresh = Transformer(TransformerConfig.base(500, n_layer=1, n_embd=64))
+    assert abs(fresh.lm_head.weight.std().item() * 8 - 1) < 0.05
+    assert abs(fresh.decoder[0].cross.c_attn.weight.std().item() / (2 / 256) ** 0.5 - 1) < 0.05
+    assert (fresh.encoder[0].ln_1.weight == 1).all() and (fresh.encoder[0].mlp.c_fc.bias == 0).all()
+    with torch.device("meta"):
+        big = Transformer(TransformerConfig.big())
+    assert sum(p.numel() for p in big.parameters()) == 214_245_376
+
+
 # ../nbs/42_encoder_decoder.ipynb #7812e849
 def test_label_smoothing_equals_pytorchs_in_values_and_gradients():
     torch.manual_seed(0)
@@ -260,6 +269,16 @@ def test_label_smoothing_equals_pytorchs_in_values_and_gradients():
     ):
         with pytest.raises(ValueError, match=message):
             label_smoothed_loss(*args, **how)
+
+
+# ../nbs/42_encoder_decoder.ipynb #0dd3f7a2
+def test_the_reader_gives_the_logits_of_teacher_forcing():
+    model, src, mask, tgt_in, _ = make_model()
+    reader = _Reader(model, src, mask, n_beams=1, size=4)
+    with torch.no_grad():
+        one_by_one = [reader(tgt_in[:, : t + 1]) for t in range(4)]  # T of (B, 1, V)
+        assert_close(torch.cat(one_by_one, dim=1), model(src, tgt_in, mask), rtol=1e-12, atol=1e-12)
+    assert reader.cache.length == 4
 
 
 # ../nbs/42_encoder_decoder.ipynb #a37273da
@@ -342,3 +361,30 @@ def test_alignments_are_distributions_over_real_places():
             expected = block.cross.weights(query, memory, attn_mask=attn_mask[:, None, None])
             assert_close(w[:, i], expected, rtol=1e-12, atol=1e-12)
             x = block(x, memory, memory_mask=attn_mask[:, None, None])
+
+
+# ../nbs/42_encoder_decoder.ipynb #9cac8ad5
+def test_an_encoder_block_has_no_chain_that_grows_with_the_text_as_an_lstm_has():
+    def longest_chain(result):
+        """How many operations have to wait for one another until a result is there."""
+        depth, left = {None: 0}, [result.grad_fn]
+        while left:
+            node = left[-1]
+            before = [other for other, _ in node.next_functions]
+            if missing := [other for other in before if other not in depth]:
+                left += missing
+            else:
+                depth[left.pop()] = 1 + max((depth[other] for other in before), default=0)
+        return depth[result.grad_fn]
+
+
+    cell, one_block, chains = nn.LSTMCell(16, 16), EncoderBlock(16, 2), {}
+    for n in (8, 16, 32):
+        text, state = torch.randn(1, n, 16), None
+        for t in range(n):
+            state = cell(text[:, t], state)
+        parallel = one_block(text, attn_mask=torch.ones(1, 1, 1, n, dtype=torch.bool))
+        chains[n] = longest_chain(state[0]), longest_chain(parallel)
+    assert chains[8][1] == chains[16][1] == chains[32][1]
+    steps = [chains[n][0] for n in (8, 16, 32)]
+    assert steps[2] - steps[1] == 2 * (steps[1] - steps[0]) > 0

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import beam, generation
 from ..data import pad_rows
 from ..tokenizer import Tokenizer
 
@@ -190,12 +191,9 @@ class PairBatch(NamedTuple):
 
 
 def pair_batch(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    source: Vocabulary,
-    target: Vocabulary,
-    *,
-    device: torch.device | str = "cpu",
-) -> PairBatch:
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], source: Vocabulary,
+    target: Vocabulary, *, device: torch.device | str = "cpu",
+) -> PairBatch:  # fmt: skip
     """Make a batch of pairs of encoded texts; both end in their ``eos``.
 
     Raises:
@@ -247,6 +245,19 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
             f"{name}: padding must stand on the right, and a token follows padding")
     return lengths
 
+
+def check_side(name: str, ids: Tensor, mask: Tensor | None, config: Any) -> None:
+    """Refuse, by a ``ValueError``, a source ``src`` or a target that is none of a model's
+    ``vocab_size`` tokens, is longer than its ``block_size``, or whose mask does not fit.
+    """
+    check_tokens(name, ids, config.vocab_size)
+    if ids.size(1) > config.block_size:
+        raise ValueError(
+            f"{name} has {ids.size(1)} tokens in a row, block_size is {config.block_size}")
+    if mask is not None:
+        which = "attention_mask" if name == "src" else "decoder_attention_mask"
+        check_mask(which, mask, ids.shape)
+
 # %% ../../nbs/71_pairs.ipynb #564eeacc
 def batches_by_length(
     lengths: Sequence[int], batch_size: int, *,
@@ -290,9 +301,8 @@ def batches_by_length(
 # %% ../../nbs/71_pairs.ipynb #319aefb0
 def translation_batches(
     pairs: Iterable[Pair], vocabulary: Vocabulary, *, batch_size: int,
-    max_tokens: int | None = None,
-    max_length: int = 256, part: int = 100_000, generator: torch.Generator | None = None,
-    device: torch.device | str = "cpu",
+    max_tokens: int | None = None, max_length: int = 256, part: int = 100_000,
+    generator: torch.Generator | None = None, device: torch.device | str = "cpu",
 ) -> Iterator[PairBatch]:  # fmt: skip
     """Yield the batches of one pass over the pairs, each of pairs of similar lengths.
 
@@ -314,6 +324,45 @@ def translation_batches(
                                        generator=generator):
             yield pair_batch([rows[i] for i in batch], vocabulary, vocabulary,
                              device=device)
+
+# %% ../../nbs/71_pairs.ipynb #7be41a02
+def write_target(
+    reader: Any, src: Tensor, config: Any, *, max_new_tokens: int, n_beams: int = 1,
+    length_penalty: float = 1.0, temperature: float = 0.0, **how,
+) -> Tensor:  # fmt: skip
+    """Write the target of each row up to its ``eos``, and ``pad`` after it; greedily, or by
+    a search with ``n_beams``.
+
+    Args:
+        reader: maps the text so far to the logits of the next token, of ``n_beams`` rows
+            for each row of the source; moves rows by its ``reorder``.
+        length_penalty: of the search, as for :func:`gpt2_book.beam.beam_search`.
+        temperature: 0 takes the likeliest token; above, tokens are drawn.
+        how: ``generate``'s ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and
+            ``generator``.
+
+    Shapes:
+        src: (B, S); returns (B, n), without ``bos``
+
+    Raises:
+        ValueError: when a search is to draw.
+        TypeError: when ``how`` has other options.
+    """
+    known = {"top_k", "top_p", "min_p", "repetition_penalty", "generator"}
+    if unknown := sorted(how.keys() - known):
+        raise TypeError(f"no option to write a target is called {', '.join(unknown)}")
+    if n_beams > 1 and (temperature or how):
+        what = "draws nothing: no temperature and no filters"
+        raise ValueError(f"a search with n_beams = {n_beams} {what}")
+    start, n = src.new_full((len(src), 1), config.bos), max_new_tokens  # (B, 1)
+    how |= {"stop_tokens": (config.eos,), "pad": config.pad}
+    if n_beams == 1:
+        rows = generation.generate(reader, start, n, **how | {"temperature": temperature})
+    else:
+        how |= {"length_penalty": length_penalty, "reorder": reader.reorder}
+        rows = beam.beam_search(reader, start, n, n_beams=n_beams, **how)
+    assert isinstance(rows, Tensor), "no scores were asked for"
+    return rows[:, 1:]  # (B, n)
 
 # %% ../../nbs/71_pairs.ipynb #63ce95e9
 def translate(
