@@ -35,8 +35,8 @@ class LayerCache:
     """
 
     def __init__(self, ends: Ends, shape: tuple[int, ...], **how: Any):
-        self.ends, self.keys, self.values = (ends, torch.zeros(shape, **how),
-                                             torch.zeros(shape, **how))
+        self.ends = ends
+        self.keys, self.values = torch.zeros(shape, **how), torch.zeros(shape, **how)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (B, H, T, D); return all that are visible, (B, H, S,
@@ -66,8 +66,8 @@ class KVCache:
         self, n_layer: int, n_head: int, head_size: int, size: int, *, batch: int = 1,
         dtype: torch.dtype = torch.float32, device: torch.device | str | None = None,
     ):  # fmt: skip
-        self.size, self.batch, self.device, self.length, self.ends = (
-            size, batch, device, 0, Ends())
+        self.size, self.batch, self.device = size, batch, device
+        self.length, self.ends = 0, Ends()
         shape, how = (batch, n_head, size, head_size), {"dtype": dtype, "device": device}
         self.layers = [LayerCache(self.ends, shape, **how) for _ in range(n_layer)]
         self.reset()
@@ -85,8 +85,8 @@ class KVCache:
         if end > self.size:
             raise ValueError(
                 f"the cache holds {self.size} tokens; {start} and {T} more do not fit")
-        self.length, self.ends.position = end, torch.arange(
-            start, end, device=self.device)  # (T,)
+        self.length = end
+        self.ends.position = torch.arange(start, end, device=self.device)  # (T,)
         self.show(end)
         return start
 
@@ -122,8 +122,7 @@ def places(idx: Tensor, attention_mask: Tensor | None = None,
     Shapes:
         idx: (B, T); attention_mask: (B, S), boolean or 0 and 1
         returns positions, (T,) or with a mask (B, T), and what attention takes as its mask:
-        None where the plain
-        causal one is meant, else (T, S) or (B, 1, T, S)
+        None where the plain causal one is meant, else (T, S) or (B, 1, T, S)
 
     Raises:
         ValueError: when the mask is not (B, S) or holds something else, or the cache is too

@@ -46,17 +46,22 @@ class GPTConfig:
     tie_weights: bool = True  # the head shares the token embedding's matrix
 
     def __post_init__(self):
-        for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
-                what = "a whole number of at least 1"
-                raise ValueError(f"{field} must be {what}, not {value!r}")
-        if self.n_embd % (heads := self.n_head):
-            raise ValueError(f"n_embd = {self.n_embd} is not divisible by n_head = {heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
-        if (epsilon := self.layer_norm_epsilon) <= 0:
-            raise ValueError(f"layer_norm_epsilon must be above 0, not {epsilon}")
+        _check_config(self)
+
+# %% ../nbs/20_gpt2.ipynb #a0f20005
+def _check_config(config: GPTConfig) -> None:
+    """Refuse what no model can have."""
+    for field in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
+        value = getattr(config, field)
+        if not isinstance(value, int) or value < 1:
+            what = "a whole number of at least 1"
+            raise ValueError(f"{field} must be {what}, not {value!r}")
+    if config.n_embd % (heads := config.n_head):
+        raise ValueError(f"n_embd = {config.n_embd} is not divisible by n_head = {heads}")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {config.dropout}")
+    if (epsilon := config.layer_norm_epsilon) <= 0:
+        raise ValueError(f"layer_norm_epsilon must be above 0, not {epsilon}")
 
 # %% ../nbs/20_gpt2.ipynb #abe0f9b2
 GPT2_SIZES = {

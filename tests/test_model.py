@@ -4,50 +4,6 @@
 from gpt2_book.model import GPT, GPT2_SIZES, GPTConfig, forward_flops, parameter_counts
 
 
-# ../nbs/20_gpt2.ipynb #6aac51b6
-def test_parameters_are_counted_as_published():
-    from dataclasses import replace
-
-
-    def total(config):
-        with torch.device("meta"):
-            return sum(p.numel() for p in GPT(config).parameters())
-
-
-    expected = {
-        "gpt2": 124_439_808,
-        "gpt2-medium": 354_823_168,
-        "gpt2-large": 774_030_080,
-        "gpt2-xl": 1_557_611_200,
-    }
-    for name, size in GPT2_SIZES.items():
-        assert total(size) == sum(parameter_counts(size).values()) == expected[name]
-    for change in (
-        {"tie_weights": False},
-        {"bias": False},
-        {"bias": False, "n_layer": 3, "block_size": 7},
-    ):
-        config = replace(GPTConfig(), **change)
-        assert total(config) == sum(parameter_counts(config).values())
-    assert total(replace(GPTConfig(), tie_weights=False)) == 163_037_184
-
-
-# ../nbs/20_gpt2.ipynb #985323ee
-def test_flops_equal_pytorchs_count():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    for config in (
-        GPTConfig(),
-        GPTConfig(block_size=48, vocab_size=101, n_layer=3, n_head=2, n_embd=10),
-    ):
-        for T in (16, 48):
-            with torch.device("meta"):
-                model, idx = GPT(config), torch.zeros(1, T, dtype=torch.long)
-            with FlopCounterMode(display=False) as counter:
-                model(idx)
-            assert counter.get_total_flops() == sum(forward_flops(config, T).values())
-
-
 # ../nbs/20_gpt2.ipynb #ffe39b0d
 import math
 import tempfile
@@ -236,3 +192,47 @@ def test_generate_equals_hugging_faces_greedy_text():
         2,
         205,
     )  # beyond the context of 128
+
+
+# ../nbs/20_gpt2.ipynb #6aac51b6
+def test_parameters_are_counted_as_published():
+    from dataclasses import replace
+
+
+    def total(config):
+        with torch.device("meta"):
+            return sum(p.numel() for p in GPT(config).parameters())
+
+
+    expected = {
+        "gpt2": 124_439_808,
+        "gpt2-medium": 354_823_168,
+        "gpt2-large": 774_030_080,
+        "gpt2-xl": 1_557_611_200,
+    }
+    for name, size in GPT2_SIZES.items():
+        assert total(size) == sum(parameter_counts(size).values()) == expected[name]
+    for change in (
+        {"tie_weights": False},
+        {"bias": False},
+        {"bias": False, "n_layer": 3, "block_size": 7},
+    ):
+        config = replace(GPTConfig(), **change)
+        assert total(config) == sum(parameter_counts(config).values())
+    assert total(replace(GPTConfig(), tie_weights=False)) == 163_037_184
+
+
+# ../nbs/20_gpt2.ipynb #985323ee
+def test_flops_equal_pytorchs_count():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for config in (
+        GPTConfig(),
+        GPTConfig(block_size=48, vocab_size=101, n_layer=3, n_head=2, n_embd=10),
+    ):
+        for T in (16, 48):
+            with torch.device("meta"):
+                model, idx = GPT(config), torch.zeros(1, T, dtype=torch.long)
+            with FlopCounterMode(display=False) as counter:
+                model(idx)
+            assert counter.get_total_flops() == sum(forward_flops(config, T).values())
