@@ -15,83 +15,7 @@ from torch import Tensor
 from .attention import as_mask
 
 # %% auto #0
-__all__ = ['top_k_filter', 'top_p_filter', 'min_p_filter', 'filter_logits', 'sample_token']
-
-# %% ../nbs/22_sampling.ipynb #22a5c0a3
-Generators = torch.Generator | Sequence[torch.Generator] | None
-
-
-def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Tensor:
-    """Draw one number of [0, 1) for each row: all from one generator, or each from the
-    row's own.
-
-    A generator of the CPU gives the same numbers for a model on any device.
-
-    Shapes:
-        returns: (rows, 1)
-
-    Raises:
-        ValueError: when there is not one generator for each row.
-    """
-    dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
-    if generator is None:
-        return torch.rand(rows, 1, dtype=dtype, device=device)
-    if isinstance(generator, torch.Generator):
-        return torch.rand(rows, 1, dtype=dtype, device=generator.device,
-                          generator=generator).to(device)
-    if len(generator) != rows:
-        raise ValueError(
-            f"{len(generator)} generators for {rows} rows; give one, or one for each row")
-    return torch.cat([_uniform(1, own, device) for own in generator])  # (rows, 1)
-
-# %% ../nbs/22_sampling.ipynb #42ac1d9f
-def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
-    """Draw one token for each row from the softmax of its logits.
-
-    Shapes:
-        logits: (B, V)
-        returns: (B, 1) int64
-
-    Raises:
-        ValueError: when a row has no distribution to draw from, or the generators are not
-            one for each row.
-    """
-    refuse_rows(broken_rows(logits))
-    return _draw(logits, generator)
-
-
-def _draw(logits: Tensor, generator: Generators) -> Tensor:
-    """``draw`` without a look at the logits; what it draws from a broken row is some
-    token.
-    """
-    u = _uniform(logits.size(0), generator, logits.device)  # (B, 1)
-    cumulative = logits.softmax(-1).cumsum(-1, dtype=u.dtype)  # (B, V)
-    thrown = (1 - u) * cumulative[:, -1:]  # (B, 1)
-    # the first that reaches it
-    return torch.searchsorted(cumulative, thrown).clamp(max=logits.size(-1) - 1)
-
-# %% ../nbs/22_sampling.ipynb #b2c1d0e9
-def broken_rows(logits: Tensor) -> Tensor:
-    """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity,
-    (B,).
-    """
-    return ~logits.amax(-1).isfinite()
-
-
-def refuse_rows(broken: Tensor, position: Tensor | int | None = None) -> None:
-    """Raise a ``ValueError`` that names the first broken row (B,), and where its token was
-    to stand.
-    """
-    if not broken.any():
-        return
-    row = int(broken.int().argmax())
-    if isinstance(position, Tensor):
-        position = int(position[row])
-    where = "" if position is None else f" for the token at position {position}"
-    raise ValueError(
-        f"nothing to draw from: the logits of row {row}{where} hold NaN or infinity, or "
-        f"nothing but minus infinity"
-    )
+__all__ = ['top_k_filter', 'min_p_filter', 'top_p_filter', 'filter_logits', 'sample_token']
 
 # %% ../nbs/22_sampling.ipynb #56726b4c
 def check_whole(name: str, number: Any) -> None:
@@ -117,6 +41,26 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
         raise ValueError(f"top_k must be at least 1, not {k}")
     kth_largest = logits.topk(min(k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
     return logits.masked_fill(logits < kth_largest, float("-inf"))
+
+
+def min_p_filter(logits: Tensor, p: float) -> Tensor:
+    """Keep the tokens that are at least ``p`` times as likely as the likeliest one; set the
+    others to minus infinity.
+
+    Shapes:
+        logits: (..., V), returned in the same shape
+
+    Raises:
+        ValueError: when ``p`` is not in [0, 1].
+
+    Source: Nguyen et al. (2024), section 3.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"min_p must be at least 0 and at most 1, not {p}")
+    if p == 0:
+        return logits
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p),
+                              float("-inf"))
 
 # %% ../nbs/22_sampling.ipynb #9085ffe1
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
@@ -156,26 +100,6 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     first = tied.cumsum(-1) <= n_kept - above.sum(-1, keepdim=True)
     return logits.masked_fill(~(above | (tied & first)), float("-inf"))
 
-# %% ../nbs/22_sampling.ipynb #e7afce0d
-def min_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens that are at least ``p`` times as likely as the likeliest one; set the
-    others to minus infinity.
-
-    Shapes:
-        logits: (..., V), returned in the same shape
-
-    Raises:
-        ValueError: when ``p`` is not in [0, 1].
-
-    Source: Nguyen et al. (2024), section 3.
-    """
-    if not 0 <= p <= 1:
-        raise ValueError(f"min_p must be at least 0 and at most 1, not {p}")
-    if p == 0:
-        return logits
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p),
-                              float("-inf"))
-
 # %% ../nbs/22_sampling.ipynb #06bb6c54
 def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
                         attention_mask: Tensor | None = None) -> Tensor:
@@ -185,8 +109,7 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
     Args:
         penalty: above 1 discourages repetition, below 1 encourages it.
         attention_mask: True (or 1) where a real token stands in ``idx``; what is padding is
-            not
-            penalized.
+            not penalized.
 
     Shapes:
         logits: (B, V), returned in the same shape; idx and mask: (B, T)
@@ -204,6 +127,82 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
                        device=logits.device).scatter_(1, where, True)[:, :V]  # (B, V)
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty),
                        logits)
+
+# %% ../nbs/22_sampling.ipynb #22a5c0a3
+Generators = torch.Generator | Sequence[torch.Generator] | None
+
+
+def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Tensor:
+    """Draw one number of [0, 1) for each row: all from one generator, or each from the
+    row's own.
+
+    A generator of the CPU gives the same numbers for a model on any device.
+
+    Shapes:
+        returns: (rows, 1)
+
+    Raises:
+        ValueError: when there is not one generator for each row.
+    """
+    dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
+    if generator is None:
+        return torch.rand(rows, 1, dtype=dtype, device=device)
+    if isinstance(generator, torch.Generator):
+        return torch.rand(rows, 1, dtype=dtype, device=generator.device,
+                          generator=generator).to(device)
+    if len(generator) != rows:
+        raise ValueError(
+            f"{len(generator)} generators for {rows} rows; give one, or one for each row")
+    return torch.cat([_uniform(1, own, device) for own in generator])  # (rows, 1)
+
+# %% ../nbs/22_sampling.ipynb #b2c1d0e9
+def broken_rows(logits: Tensor) -> Tensor:
+    """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity,
+    (B,).
+    """
+    return ~logits.amax(-1).isfinite()
+
+
+def refuse_rows(broken: Tensor, position: Tensor | int | None = None) -> None:
+    """Raise a ``ValueError`` that names the first broken row (B,), and where its token was
+    to stand.
+    """
+    if not broken.any():
+        return
+    row = int(broken.int().argmax())
+    if isinstance(position, Tensor):
+        position = int(position[row])
+    where = "" if position is None else f" for the token at position {position}"
+    raise ValueError(
+        f"nothing to draw from: the logits of row {row}{where} hold NaN or infinity, or "
+        f"nothing but minus infinity"
+    )
+
+# %% ../nbs/22_sampling.ipynb #42ac1d9f
+def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
+    """Draw one token for each row from the softmax of its logits.
+
+    Shapes:
+        logits: (B, V)
+        returns: (B, 1) int64
+
+    Raises:
+        ValueError: when a row has no distribution to draw from, or the generators are not
+            one for each row.
+    """
+    refuse_rows(broken_rows(logits))
+    return _draw(logits, generator)
+
+
+def _draw(logits: Tensor, generator: Generators) -> Tensor:
+    """``draw`` without a look at the logits; what it draws from a broken row is some
+    token.
+    """
+    u = _uniform(logits.size(0), generator, logits.device)  # (B, 1)
+    cumulative = logits.softmax(-1).cumsum(-1, dtype=u.dtype)  # (B, V)
+    thrown = (1 - u) * cumulative[:, -1:]  # (B, 1)
+    # the first that reaches it
+    return torch.searchsorted(cumulative, thrown).clamp(max=logits.size(-1) - 1)
 
 # %% ../nbs/22_sampling.ipynb #8e9b86d4
 def filter_logits(
