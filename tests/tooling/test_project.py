@@ -313,6 +313,13 @@ def test_a_module_is_read_in_one_sitting(module):
     assert n <= LINES, f"{n} lines, {LINES} at most"
 
 
+def test_the_model_with_its_parts_is_less_than_a_thousand_lines():
+    """As the README and the book's first page say."""
+    parts = {"attention", "block", "embedding", "feed_forward", "initialization", "layer_norm", "model", "positional"}
+    assert parts <= MODULES.keys()
+    assert sum(len(MODULES[part].read_text(encoding="utf-8").splitlines()) for part in parts) < 1000
+
+
 def test_the_public_interface_is_small():
     public = [f"{module}.{name}" for module, path in MODULES.items() for name in top_level(path)[1] if module != "__init__"]
     assert len(public) <= PUBLIC, f"{len(public)} public names, {PUBLIC} at most"
