@@ -44,6 +44,8 @@ def side_by_side(figure: Figure) -> list[Axes]:
     if len(grids) != 1 or figure.subfigs or len(places) < 2 or any(first != last for first, last in places):
         return []
     (grid,) = grids.values()
+    if len(set(grid.get_height_ratios())) > 1:  # one picture, whose columns belong together
+        return []
     return sorted(panels, key=lambda ax: ax.get_subplotspec().num1) if grid.ncols > 1 else []
 
 

@@ -53,6 +53,7 @@ FLAGS = {
     "test": "tested",
 }
 OPTIONS = {"fig-cap", "fig-alt", "label", "code-fold", "eval"}
+EMPTY_REFERENCES = re.compile(r"^## References\s+```\{bibliography\}[^`]*```\s*", re.MULTILINE)
 DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" role="img" '  # as gpt2_book.diagrams shows its drawings
 
 
@@ -140,7 +141,8 @@ def _obey(cell: NotebookNode, where: Cell, *, solution: bool) -> None:
         meta |= {"code_prompt_show": title, "code_prompt_hide": title.replace("Show", "Hide", 1)}
     elif "code-fold" not in options and _imports_only(code):
         tags.append("hide-input")
-        meta |= {"code_prompt_show": "Imports", "code_prompt_hide": "Imports"}
+        title = "Imports of the package" if "exported" in tags else "Imports"
+        meta |= {"code_prompt_show": title, "code_prompt_hide": title}
     if "fig-cap" in options:
         meta["figure"] = {"caption": options["fig-cap"]} | ({"name": options["label"]} if "label" in options else {})
     if "fig-alt" in options:
@@ -183,6 +185,10 @@ def prepare(path: Path, text: str | None = None) -> NotebookNode:
                 solution = heading.lower().startswith("exercise")
             if re.search(r"!\[\s*\]\(", cell.source):
                 raise BookError(f"{where}: an image without alt text; say what it shows: ![here](picture.svg)")
+    words = [cell for cell in nb.cells if cell.cell_type == "markdown"]
+    if not any("{cite" in cell.source for cell in words):  # a page without papers has no empty list of them
+        for cell in words:
+            cell.source = EMPTY_REFERENCES.sub("", cell.source)
     return nb
 
 

@@ -110,7 +110,8 @@ def test_a_test_is_folded_under_its_name(tmp_path: Path, source: str, title: str
 def test_imports_alone_are_folded(tmp_path: Path, source: str, folded: bool):
     meta = one(tmp_path, source).metadata
     assert ("hide-input" in meta.get("tags", [])) == folded
-    assert (meta.get("mystnb", {}).get("code_prompt_show") == "Imports") == folded
+    title = "Imports of the package" if source.startswith("#| export") else "Imports"
+    assert (meta.get("mystnb", {}).get("code_prompt_show") == title) == folded
 
 
 def test_tags_of_the_cell_stay(tmp_path: Path):
@@ -122,6 +123,13 @@ def test_figure_directives(tmp_path: Path):
     assert meta["figure"] == {"caption": "Two points on a line.", "name": "fig-line"}
     assert meta["image"] == {"alt": "A line through two points."}
     assert meta["code_prompt_show"] == "Code of the figure"
+
+
+@pytest.mark.parametrize(("text", "listed"), [("See {cite:p}`who`.", True), ("No paper.", False)])
+def test_a_page_without_papers_has_no_list_of_them(tmp_path: Path, text: str, listed: bool):
+    end = "## Summary\n\n- It is so.\n\n## References\n\n```{bibliography}\n:filter: docname in docnames\n```"
+    nb = prepare(write(tmp_path / "nbs" / "a.ipynb", [new_markdown_cell(text), new_markdown_cell(end)]))
+    assert nb.cells[1].source == (end if listed else "## Summary\n\n- It is so.\n\n")
 
 
 def test_code_is_folded_under_what_it_defines(tmp_path: Path):
@@ -477,6 +485,8 @@ def test_a_figure_is_as_before_once_its_panels_were_stacked():
     assert [(ax.xaxis.get_tick_params()["labelbottom"], ax.yaxis.get_tick_params()["labelleft"]) for ax in axes.flat] == labels
     assert set(narrow_figures.narrow(column)) == {narrow_figures.MIME} and tuple(column.get_size_inches()) == (7, 5)
     assert narrow_figures.narrow(small) == {}
+    uneven = plt.subplots(2, 2, height_ratios=[2, 1])[0]
+    assert narrow_figures.side_by_side(figure) and not narrow_figures.side_by_side(uneven), "its columns belong together"
     plt.close("all")
 
 
