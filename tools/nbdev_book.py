@@ -190,6 +190,12 @@ def describe(app: Sphinx, pagename: str, templatename: str, context: dict, doctr
         context["metatags"] = context.get("metatags", "") + f'<meta name="description" content="{text}" />'
 
 
+def keep_words(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
+    """Mark the words of inline code that fit a phone's line: `--out` is not broken behind its dashes."""
+    if "body" in context:
+        context["body"] = re.sub(r'<span class="pre">(?=[^<]{1,24}</span>)', '<span class="pre whole">', context["body"])
+
+
 # --- chapter numbers: a chapter carries its notebook's number, so nbs/11_attention.ipynb is chapter 11, with figure 11.1 ------
 
 
@@ -281,6 +287,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", read_notebook)
     app.connect("html-page-context", add_katex)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", keep_words)
     app.connect("html-page-context", edit_at_the_source, priority=900)  # once the theme has made its buttons
     app.connect("missing-reference", leave_unlinked)
     app.add_node(nodes.image, override=True, html=(visit_image, depart_image))

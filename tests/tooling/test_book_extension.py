@@ -33,7 +33,7 @@ from IPython.display import SVG
 SVG('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0L9 9"/></svg>')"""
 CELLS = [
     new_markdown_cell(
-        "# First chapter\n\n> What it holds.\n\nSee {eq}`eq-one`, {numref}`fig-line` and $a^2$.\n\n$$\na = b\n$$ (eq-one)"
+        "# First chapter\n\n> What it holds.\n\nSee {eq}`eq-one`, {numref}`fig-line` and $a^2$, and `--out`.\n\n$$\na = b\n$$ (eq-one)"
     ),
     new_code_cell("#| default_exp first"),
     new_code_cell("#| hide\nsecret = 41"),
@@ -380,6 +380,7 @@ def test_the_page_shows_what_the_directives_say(built: Book):
     )
     assert page.count("Code of the figure<") == 2 and page.count("Show solution") == 1
     assert "tag_exported" in page and "tag_tested" in page
+    assert '<span class="pre whole">--out</span>' in page
     assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
 
 
