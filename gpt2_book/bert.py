@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +17,7 @@ from .attention import causal_mask
 from .data import PAD
 from .initialization import init_gpt2_
 from .layer_norm import LayerNorm
-from .workshop.bert_files import SavedBert
-from .workshop.tensors import Stored
+from .workshop.bert_files import SavedBert, check_config, check_rows
 
 # %% auto #0
 __all__ = ['BertConfig', 'Bert', 'BertForPreTraining']
@@ -48,31 +47,13 @@ class BertConfig:
     classifier_dropout: float | None = None  # None: hidden_dropout_prob
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
-    pad_token_id: int | None = 0  # its embedding starts at zero, and gets no gradient
+    # its embedding starts at zero, and reading it gives it no gradient; as a row of the
+    # decoder, which is the same matrix, it gets one
+    pad_token_id: int | None = 0
     is_decoder: bool = False  # each token sees itself and what is left of it
 
     def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            number = isinstance(value, (int, float))
-            if field.type == "int":
-                wanted = "a whole number of at least 1"
-                right = isinstance(value, int) and value >= 1
-            elif "dropout" in field.name:
-                wanted = "at least 0 and below 1"
-                optional = value is None and field.name == "classifier_dropout"
-                right = optional or (number and 0 <= value < 1)
-            else:
-                wanted, right = "above 0", field.type != "float" or (number and value > 0)
-            if not right:
-                raise ValueError(f"{field.name} must be {wanted}, not {value!r}")
-        V, C, H = self.vocab_size, self.hidden_size, self.num_attention_heads
-        if C % H:
-            given = f"num_attention_heads = {H}"
-            raise ValueError(f"hidden_size = {C} is not divisible by {given}")
-        pad = self.pad_token_id
-        if pad is not None and not (isinstance(pad, int) and 0 <= pad < V):
-            raise ValueError(f"pad_token_id = {pad!r} is not in a vocabulary of {V}")
+        check_config(self)
 
 # %% ../nbs/43_bert.ipynb #50d76959
 class BertEmbeddings(nn.Module):
@@ -168,40 +149,20 @@ class _BertLayer(nn.Module):
 
 # %% ../nbs/43_bert.ipynb #0fd01cff
 def init_bert_(module: nn.Module, config: BertConfig) -> nn.Module:
-    """Draw the weights of ``module`` as BERT's are, in place: N(0, 0.02), without the
-    scaling that GPT-2 adds.
+    """Draw the weights of ``module`` as Hugging Face's BERT does, in place.
 
-    Source: Devlin et al.'s published code; norms and biases as GPT-2's.
+    Matrices come from N(0, ``initializer_range``), without the scaling that GPT-2 adds;
+    biases and the padding token's embedding are zero, the gains of norms one. Google's
+    code cuts the normal distribution off at two standard deviations, and has no zero
+    embedding.
+
+    Source: ``_init_weights`` in transformers; ``create_initializer`` in Google's BERT.
     """
     init_gpt2_(module, n_layer=config.num_hidden_layers, std=config.initializer_range)
     for table in module.modules():
         if isinstance(table, nn.Embedding) and table.padding_idx is not None:
             nn.init.zeros_(table.weight[table.padding_idx].detach())
     return module
-
-
-def _check(idx: Tensor, attention_mask: Tensor, segments: Tensor, config: BertConfig):
-    """Refuse what an encoder cannot read, all (B, T); name what is wrong and both numbers.
-    """
-    (B, T), most = idx.shape, config.max_position_embeddings
-    if not 1 <= T <= most:
-        limit = f"reads 1 to {most} (max_position_embeddings)"
-        raise ValueError(f"{T} tokens in a row; this encoder {limit}")
-    for name, x in (("attention_mask", attention_mask), ("segments", segments)):
-        if x.shape != idx.shape or x.is_floating_point():
-            given = f"{x.dtype} of {(*x.shape,)}"
-            raise ValueError(
-                f"{name} must be whole numbers or bool of {(B, T)}, not {given}")
-    if bool((empty := ~(attention_mask != 0).any(1)).any()):
-        rows = empty.nonzero().flatten().tolist()
-        raise ValueError(f"rows {rows} of {B} are all padding")
-    tokens = torch.where((attention_mask == 0) & (idx == PAD), 0, idx)  # (B, T)
-    for name, x, n in (("token", tokens, config.vocab_size),
-                       ("segment", segments, config.type_vocab_size)):
-        if bool((wrong := (x < 0) | (x >= n)).any()):
-            row, place = wrong.nonzero()[0].tolist()
-            where = f"in row {row}, position {place}; there are {n}"
-            raise ValueError(f"{name} {int(x[row, place])} {where}")
 
 # %% ../nbs/43_bert.ipynb #a2c83f6b
 class Bert(SavedBert):
@@ -236,13 +197,6 @@ class Bert(SavedBert):
         self.pooler = nn.ModuleDict({"dense": nn.Linear(C, C)}) if pooler else None
         init_bert_(self, config)
 
-    @classmethod
-    def build(cls, config: BertConfig, stored: dict[str, Stored], *, pooler: bool = True,
-              **how: Any) -> Bert:
-        for name in [name for name in stored if not pooler and name.startswith("pooler.")]:
-            del stored[name]
-        return cls(config, pooler=pooler, **how)
-
     def forward(
         self, idx: Tensor, *, attention_mask: Tensor | None = None,
         segments: Tensor | None = None,
@@ -253,7 +207,7 @@ class Bert(SavedBert):
         real = (idx != PAD) if attention_mask is None else attention_mask  # (B, T)
         segments = torch.zeros_like(idx) if segments is None else segments
         if not torch.compiler.is_compiling():
-            _check(idx, real, segments, self.config)
+            check_rows(idx, real, segments, self.config)
         tokens = torch.where(idx == PAD, self.config.pad_token_id or 0, idx)  # (B, T)
         x, allowed = self.embeddings(tokens, segments), self.allowed(real != 0)
         layers: Any = self.encoder["layer"]
@@ -349,6 +303,18 @@ class BertForPreTraining(SavedBert):
             return loss
         return loss + F.cross_entropy(self.cls["seq_relationship"](pooled), next_labels)
 
+# %% ../nbs/43_bert.ipynb #43a00003
+def mean_pool(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return the mean of each row's real vectors, scaled to length one.
+
+    Shapes:
+        x (B, T, C) and attention_mask (B, T) to (B, C)
+
+    Source: Reimers and Gurevych (2019), section 3.
+    """
+    real = (attention_mask != 0)[..., None].to(x)  # (B, T, 1)
+    return F.normalize((x * real).sum(1) / real.sum(1), dim=-1)  # (B, C)
+
 # %% ../nbs/43_bert.ipynb #8f181bdf
 @torch.no_grad()
 def attention_maps(bert: Bert, idx: Tensor, **how: Tensor | None) -> Tensor:
@@ -377,15 +343,3 @@ def attention_maps(bert: Bert, idx: Tensor, **how: Tensor | None) -> Tensor:
         for layer, attend in zip(layers, before):
             layer.attend = attend
     return torch.stack(maps)
-
-
-def mean_pool(x: Tensor, attention_mask: Tensor) -> Tensor:
-    """Return the mean of each row's real vectors, scaled to length one.
-
-    Shapes:
-        x (B, T, C) and attention_mask (B, T) to (B, C)
-
-    Source: Reimers and Gurevych (2019), section 3.
-    """
-    real = (attention_mask != 0)[..., None].to(x)  # (B, T, 1)
-    return F.normalize((x * real).sum(1) / real.sum(1), dim=-1)  # (B, C)

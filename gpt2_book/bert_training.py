@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,81 +101,6 @@ def mask_tokens(
     inputs = torch.where(chosen & (how >= 0.9), other, inputs)
     return inputs, torch.where(chosen, idx, -100)
 
-# %% ../nbs/44_bert_training.ipynb #7545b778
-def _run_end(sentences: Sequence[Sequence[int]], start: int, room: int) -> int:
-    """Return the end of the run of whole sentences from ``start`` that has at most ``room``
-    tokens.
-    """
-    while start < len(sentences) and len(sentences[start]) <= room:
-        room -= len(sentences[start])
-        start += 1
-    return start
-
-
-def _elsewhere(
-    documents: Sequence[Sequence[Sequence[int]]], places: Sequence[tuple[int, int]],
-    here: int, room: int,
-    draw: Callable[[int], int],
-) -> list[int]:  # fmt: skip
-    """Return the tokens of a run of sentences from one of ``places`` that is in another
-    document than ``here``.
-    """
-    other = here
-    while other == here:
-        other, start = places[draw(len(places))]
-    return _join(documents[other][start : _run_end(documents[other], start, room)])
-
-
-def _join(sentences: Sequence[Sequence[int]]) -> list[int]:
-    """Return the tokens of all sentences, one after the other."""
-    return [token for sentence in sentences for token in sentence]
-
-# %% ../nbs/44_bert_training.ipynb #fc18393f
-def _pair_sentences(
-    documents: Sequence[Sequence[Sequence[int]]], *, max_tokens: int,
-    generator: torch.Generator
-) -> Iterator[tuple[list[int], list[int], int]]:
-    """Cut documents into pairs of runs of whole sentences; half of the seconds come from
-    another document.
-
-    Args:
-        documents: the sentences of each, as tokens. A sentence of more than half of
-            ``max_tokens`` is left out.
-
-    Yields:
-        The tokens of the first and of the second text, and 0 where it follows the first, 1
-            where it does not.
-
-    Raises:
-        ValueError: when fewer than two documents have a sentence that is short enough.
-
-    Source: Devlin et al. (2019), section 3.1 and appendix A.2.
-    """
-    half = max_tokens // 2
-    places = [(d, s) for d, document in enumerate(documents) for s, x in enumerate(document)
-              if 0 < len(x) <= half]
-    if len({d for d, _ in places}) < 2:
-        raise ValueError(f"pairs need two documents with sentences of 1 to {half} tokens")
-
-    def draw(n: int) -> int:
-        return int(torch.randint(n, (), generator=generator))
-
-    for d, document in enumerate(documents):
-        start = 0
-        while start < len(document):
-            cut = start + 1 + draw(max(1, _run_end(document, start, half) - start))
-            first = _join(document[start:cut])
-            end = _run_end(document, cut, max_tokens - len(first))
-            start = cut
-            if not 0 < len(first) <= half or end == cut:
-                continue
-            if draw(2):
-                yield first, _elsewhere(documents, places, d, max_tokens - len(first),
-                                       draw), 1
-            else:
-                yield first, _join(document[cut:end]), 0
-                start = end
-
 # %% ../nbs/44_bert_training.ipynb #05a82bad
 class MaskedLoader(ExampleLoader):
     """Deal pairs of texts in batches, masked anew each time they come.
@@ -185,10 +110,9 @@ class MaskedLoader(ExampleLoader):
         next_labels: 0 where the second text follows the first, 1 where it does not.
 
     Shapes:
-        each batch: inputs (B, T) int64, ``PAD`` where a row is filled up, and labels (B,
-        T): the tokens to guess,
-        -100 elsewhere, but the next-sentence label in the first column, where [CLS] stands
-        and is never masked
+        each batch: inputs (B, T) int64, ``PAD`` where a row is filled up, and labels (B, T):
+        the tokens to guess, -100 elsewhere, but the next-sentence label in the first
+        column, where [CLS] stands and is never masked
 
     Source: Devlin et al. (2019), section 3.1; new masks each time as in Liu et al. (2019),
     section 4.1.
@@ -212,7 +136,7 @@ class MaskedLoader(ExampleLoader):
         labels[:, 0] = next_labels
         return inputs, labels
 
-
+# %% ../nbs/44_bert_training.ipynb #44a00005
 class PretrainingObjective(nn.Module):
     """The loss of :class:`gpt2_book.bert.BertForPreTraining` on batches of a
     :class:`MaskedLoader`: a Trainer's ``objective``.

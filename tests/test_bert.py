@@ -108,7 +108,7 @@ def test_bert_equals_hugging_face_in_values_and_gradients():
         hub = theirs(**how)
         ours = reload(hub, BertForPreTraining)
         idx, attention_mask, segments = odd_batch()
-        idx[0, 4] = 0  # a padding token that is read as a real one gives no gradient
+        idx[0, 4] = 0  # reading [PAD] as a real token gives its embedding no gradient
         labels = torch.where(attention_mask & (torch.arange(11) % 3 == 1), idx, -100)  # (B, T)
         after = torch.tensor([0, 1, 1, 0])
         expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments, labels=labels,

@@ -8,7 +8,6 @@ from gpt2_book.bert_training import (
     MaskedLoader,
     PretrainingObjective,
     Special,
-    _pair_sentences,
     mask_tokens,
 )
 
@@ -91,29 +90,6 @@ def test_masking_takes_15_percent_and_no_special_token():
     for how, message in (({"share": 0.0}, "share must be above 0"), ({"vocab_size": 999}, "there are 999")):
         with pytest.raises(ValueError, match=message):
             mask_tokens(idx, **{"special": special, "vocab_size": 1000} | how)
-
-
-# ../nbs/44_bert_training.ipynb #bdbd84ef
-def test_pairs_are_whole_sentences_half_and_half():
-    lengths = torch.randint(1, 30, (60, 9), generator=torch.Generator().manual_seed(0)).tolist()
-    documents = [[[1000 * d + 100 * s + i for i in range(n)] for s, n in enumerate(row)] for d, row in enumerate(lengths)]
-    pairs = [p for seed in range(4) for p in _pair_sentences(
-        documents, max_tokens=50, generator=torch.Generator().manual_seed(seed))]
-    whole = {tuple(s) for document in documents for s in document}
-    assert 400 < len(pairs)
-    for first, second, label in pairs:
-        assert 0 < len(first) <= 25 and 0 < len(second) and len(first) + len(second) <= 50
-        (d,), (e,) = {t // 1000 for t in first}, {t // 1000 for t in second}
-        assert (d != e) == bool(label)
-        for text in (first, second):
-            numbers = list(dict.fromkeys(t // 100 for t in text))
-            assert numbers == list(range(numbers[0], numbers[-1] + 1))  # sentences that follow one another
-            assert all(tuple(t for t in text if t // 100 == n) in whole for n in numbers)
-        if not label:
-            assert second[0] // 100 == first[-1] // 100 + 1
-    assert 0.44 < sum(label for *_, label in pairs) / len(pairs) < 0.56
-    with pytest.raises(ValueError, match="two documents with sentences of 1 to 25 tokens"):
-        list(_pair_sentences(documents[:1], max_tokens=50, generator=torch.Generator()))
 
 
 # ../nbs/44_bert_training.ipynb #9db8c175
