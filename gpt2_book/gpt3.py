@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from .model import GPTConfig
 from .model import forward_flops as dense_flops
-from .optim import batch_size_ramp, warmup_cosine
+from .optim import warmup_cosine
 from .workshop.bands import BandedGPT
+from .workshop.recipes import batch_size_ramp
 
 # %% auto #0
 __all__ = ['GPT3Config', 'config', 'GPT3']

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from .hub import ModelFiles, embedded_models
 from .runs import RunConfig, read_log
 
 # %% auto #0
-__all__ = ['Recipe', 'read_recipe']
+__all__ = ['Recipe', 'read_recipe', 'batch_size_ramp']
 
 # %% ../../nbs/88_recipes.ipynb #5c1d9e70
 def typed(name: str, value: object, kind: Any) -> Any:
@@ -311,3 +311,50 @@ def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
     with whole_file(path) as partial:
         partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
     return recipe
+
+# %% ../../nbs/88_recipes.ipynb #a27ab12f
+def batch_size_ramp(
+    seen: int, *, full: int, ramp: int, start: int = 32_768, multiple: int = 1
+) -> int:
+    """Return the tokens of the next batch: a straight line from ``start`` to ``full``.
+
+    Args:
+        ramp: the tokens over which the batch grows.
+        seen: the tokens read before this batch.
+        multiple: the size is rounded down to a multiple of this, and is one multiple at
+            least.
+
+    Raises:
+        ValueError: when ``seen`` or ``ramp`` is negative, or not 1 <= multiple <= start <=
+            full.
+
+    Source: Brown et al. (2020), appendix B.
+    """
+    if seen < 0 or ramp < 0:
+        raise ValueError(f"need seen >= 0 and ramp >= 0, not {seen} and {ramp}")
+    if not 1 <= multiple <= start <= full:
+        raise ValueError(
+            f"need 1 <= multiple <= start <= full, not {multiple}, {start} and {full}")
+    size = full if seen >= ramp else start + (full - start) * seen // ramp
+    return size // multiple * multiple
+
+# %% ../../nbs/88_recipes.ipynb #16c1fbad
+def _steps_for_tokens(tokens: int, batch: int | Callable[[int], int]) -> int:
+    """Count the updates until at least ``tokens`` have been read.
+
+    Args:
+        batch: the tokens of one update, or a function of the tokens read before it.
+
+    Raises:
+        ValueError: when ``tokens`` is negative, or a batch is not at least 1.
+    """
+    steps = seen = 0
+    if tokens < 0 or (not callable(batch) and batch < 1):
+        raise ValueError(f"need tokens >= 0 and a batch >= 1, not {tokens} and {batch}")
+    if not callable(batch):
+        return -(-tokens // batch)  # rounded up
+    while seen < tokens:
+        if (size := batch(seen)) < 1:
+            raise ValueError(f"a batch of {size} tokens after {seen}")
+        steps, seen = steps + 1, seen + size
+    return steps
