@@ -63,7 +63,7 @@ class AdditiveAttention(nn.Module):
 
     Shapes:
         queries: (B, T, n_query); memory: (B, S, n_memory); mask: (B, S), True where the
-        memory may be looked at; keys: (B, S, A), :attr:`keys` of the memory, made only once
+        memory may be looked at; keys: (B, S, A), ``keys(memory)``, made only once
         returns: the averages (B, T, n_memory) and the weights (B, T, S)
 
     Raises:
