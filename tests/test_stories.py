@@ -6,11 +6,18 @@ from gpt2_book.workshop.stories import tell_story
 
 # ../nbs/75_stories.ipynb #51bc70d3
 def test_a_story_is_the_same_everywhere_and_each_split_has_its_own():
+    import pytest
+
     first = tell_story(0)
     assert first == tell_story(0) and first.text.endswith(".\n") and first.text.count("\n") == 1
     assert first.text[:first.parts[0][0]].startswith("One ")
     told = [tell_story(i, split=split).text for split in ("train", "held out") for i in range(100)]
     assert len(set(told)) == 200
+    small = [tell_story(i, few=4) for i in range(50)]
+    words = {word for story in small for word in story.text.split()}
+    assert 4 * len(words) < len({word for text in told for word in text.split()})
+    with pytest.raises(ValueError, match="at least 4 of each kind of words, not 3"):
+        tell_story(0, few=3)
 
 
 # ../nbs/75_stories.ipynb #32505b41

@@ -11,8 +11,9 @@ def test_every_story_can_be_told_in_one_way():
     from gpt2_book.workshop.stories import tell_story
 
     for i in range(25):
-        story = tell_story(i, split="test")
-        assert [round(bits, 6) for bits in read_story(story.text)] == [round(story.bits, 6)], story.text
+        few = 4 if i % 5 == 0 else None
+        story = tell_story(i, split="test", few=few)
+        assert [round(bits, 6) for bits in read_story(story.text, few=few)] == [round(story.bits, 6)], story.text
 
 
 # ../nbs/76_story_bits.ipynb #e9bfa784

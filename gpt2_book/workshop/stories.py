@@ -21,9 +21,18 @@ __all__ = ['Story', 'tell_story']
 
 # %% ../../nbs/75_stories.ipynb #6810aa6d
 @cache
-def _words() -> dict[str, Any]:
+def _words(few: int | None = None) -> dict[str, Any]:
+    """Return the words of the stories, or the first ``few`` of each list."""
     file = resources.files("gpt2_book") / "assets" / "words" / "stories.json"
-    return json.loads(file.read_text(encoding="utf-8"))
+    return _first(json.loads(file.read_text(encoding="utf-8")), few)
+
+
+def _first(words: Any, few: int | None, kinds: bool = True) -> Any:
+    """Shorten all lists, and the dictionaries but that of all and that of tempers."""
+    if isinstance(words, dict):
+        kept = list(words)[:None if kinds else few]
+        return {name: _first(words[name], few, name == "tempers") for name in kept}
+    return words if isinstance(words, str) else [_first(word, few) for word in words][:few]
 
 # %% ../../nbs/75_stories.ipynb #4a566bd4
 @dataclass
@@ -72,8 +81,9 @@ class World:
 class Voice:
     """Tells what happens in a world: draws the choices, and adds up their bits."""
 
-    def __init__(self, seed: str, world: World):
+    def __init__(self, seed: str, world: World, words: dict[str, Any] | None = None):
         self.draw, self.world = random.Random(seed).random, world
+        self.words = words or _words()
         self.bits, self.text = 0.0, ""
 
     def choose(self, weights: Sequence[float]) -> int:
@@ -109,13 +119,13 @@ class Voice:
 
     def ask(self, a: str, kind: str, thing: str, b: str) -> None:
         """Have ``a`` ask ``b`` a question of this kind."""
-        self.say(f'"{self.pick(_words()[kind]).format(thing=thing, b=b)}" asked {a}. "')
+        self.say(f'"{self.pick(self.words[kind]).format(thing=thing, b=b)}" asked {a}. "')
         self.world.last = a
 
 # %% ../../nbs/75_stories.ipynb #853f33e4
 def _begin(v: Voice) -> None:
     """Say who is there, what they are like, and which places they have."""
-    w, words = v.world, _words()
+    w, words = v.world, v.words
     w.weather = v.pick(list(words["weather"]))
     v.one(words["days"], f"One {w.weather} ", ", ")
     n = v.pick([2, 3])
@@ -139,7 +149,7 @@ def _begin(v: Voice) -> None:
 # %% ../../nbs/75_stories.ipynb #ef4f2075
 def _introduce_things(v: Voice) -> None:
     """Say which things there are and where, who knows it, and who wants which of them."""
-    w, words = v.world, _words()
+    w, words = v.world, v.words
     nobody = ["", *w.at], [len(w.at), *[1] * len(w.at)]
     for _ in range(2):
         holder = v.pick(*nobody)
@@ -163,7 +173,7 @@ def _introduce_things(v: Voice) -> None:
 # %% ../../nbs/75_stories.ipynb #c4bbe8ca
 def _go(v: Voice, a: str, place: str) -> None:
     w = v.world
-    v.act(a, _words()["ways"], f" to the {place}")
+    v.act(a, v.words["ways"], f" to the {place}")
     w.at[a] = place
     held = {x: b for x, b in w.where.items() if b in w.others(a)}
     seen = [b for b in w.others(a) if b not in held.values()]
@@ -174,7 +184,7 @@ def _go(v: Voice, a: str, place: str) -> None:
 
 
 def _take(v: Voice, a: str, thing: str) -> None:
-    v.act(a, _words()["takes"], f" the {thing} {v.world.where[thing][1]}.")
+    v.act(a, v.words["takes"], f" the {thing} {v.world.where[thing][1]}.")
     v.world.where[thing] = a
 
 
@@ -182,31 +192,31 @@ def _put(v: Voice, a: str, thing: str, spot: str) -> None:
     w = v.world
     here = w.at[a]
     secret = spot in w.spots[here][1] and not w.others(a)
-    v.act(a, _words()["hides" if secret else "puts"], f" the {thing} {spot}.")
+    v.act(a, v.words["hides" if secret else "puts"], f" the {thing} {spot}.")
     for b in [a, *w.others(a)]:
         w.thinks[b, thing] = w.where[thing] = (here, spot)
         w.searched.discard((b, here, spot))
 
 # %% ../../nbs/75_stories.ipynb #a0d9cee8
 def _give(v: Voice, a: str, thing: str, b: str) -> None:
-    v.act(a, _words()["gives"], f" {b} the {thing}. ")
+    v.act(a, v.words["gives"], f" {b} the {thing}. ")
     v.world.where[thing] = b
     if v.world.wish == (b, thing):
         _thank(v, b)
     else:
-        v.act(b, _words()["surprised"])
+        v.act(b, v.words["surprised"])
 
 
 def _thank(v: Voice, b: str) -> None:
-    v.one(_words()["thanks"], '"', '" ')
-    v.one(_words()["cries"], "", f" {b}, and ")
-    v.one(_words()["glad"], "", ".")
+    v.one(v.words["thanks"], '"', '" ')
+    v.one(v.words["cries"], "", f" {b}, and ")
+    v.one(v.words["glad"], "", ".")
     v.world.last = b
 
 
 def _use(v: Voice, a: str, thing: str) -> None:
-    v.act(a, _words()["starts"], f" {v.world.looks[thing]} and ")
-    v.one(_words()["things"][thing], "", ".")
+    v.act(a, v.words["starts"], f" {v.world.looks[thing]} and ")
+    v.one(v.words["things"][thing], "", ".")
 
 
 def _search(v: Voice, a: str, thing: str, spot: str) -> None:
@@ -214,7 +224,7 @@ def _search(v: Voice, a: str, thing: str, spot: str) -> None:
     at = w.at[a], spot
     inside = [x for x in w.where if w.where[x] == at]
     w.searched.add((a, *at))
-    v.act(a, _words()["searches"], f" {spot}")
+    v.act(a, v.words["searches"], f" {spot}")
     if thing in inside:
         v.say(f" and found {w.looks[thing]}.")
         w.where[thing] = a
@@ -226,7 +236,7 @@ def _search(v: Voice, a: str, thing: str, spot: str) -> None:
 
 
 def _idle(v: Voice, a: str) -> None:
-    v.act(a, _words()["idle"])
+    v.act(a, v.words["idle"])
 
 # %% ../../nbs/75_stories.ipynb #fbce905e
 _GIVES = {"kind": 0.9, "plain": 0.6, "sly": 0.3, "mean": 0.1}  # how likely, by temper
@@ -236,14 +246,14 @@ def _ask_for(v: Voice, a: str, thing: str, b: str) -> None:
     w, chance = v.world, _GIVES[v.world.temper[b]]
     v.ask(a, "requests", thing, b)
     yes = v.pick([True, False], [chance, 1 - chance])
-    v.one(_words()["yes" if yes else "no"], "", f'," said {b}')
+    v.one(v.words["yes" if yes else "no"], "", f'," said {b}')
     if yes:
         v.say(f", and gave {'her' if w.pronoun[a] == 'She' else 'him'} the {thing}. ")
         w.where[thing] = a
         _thank(v, a)
     else:
         v.say(". ")
-        v.act(a, _words()["cross"])
+        v.act(a, v.words["cross"])
 
 
 def _ask_where(v: Voice, a: str, thing: str, b: str) -> None:
@@ -254,7 +264,7 @@ def _ask_where(v: Voice, a: str, thing: str, b: str) -> None:
         idea = v.pick([(place, spot) for place in w.spots if place != w.at[a]
                        for spot in w.spots[place][1] if (place, spot) != idea])
     if idea is None:
-        v.one(_words()["unknown"])
+        v.one(v.words["unknown"])
     else:
         v.say(_say_place(idea, b))
         w.thinks[a, thing] = idea
@@ -278,10 +288,10 @@ def _ask_what(v: Voice, a: str, b: str) -> None:
 def _tell(v: Voice, a: str, thing: str, b: str) -> None:
     w = v.world
     idea = w.thinks[b, thing] = w.thinks[a, thing] or ""
-    hint = v.pick(_words()["hints"]).format(thing=thing, b=b)
+    hint = v.pick(v.words["hints"]).format(thing=thing, b=b)
     v.say(f'"{hint}," said {a}. "{_say_place(idea, a)}." ')
     w.last = ""
-    v.act(b, _words()["listens"])
+    v.act(b, v.words["listens"])
 
 # %% ../../nbs/75_stories.ipynb #6bdf2d72
 def _deeds(w: World, a: str) -> Iterator[tuple]:
@@ -342,7 +352,7 @@ def _end(v: Voice) -> None:
         held = isinstance(idea, str)
         v.say(f"{a} still thought that ")
         v.say(f"{idea} had it. " if held else f"it was {idea[1]} in the {idea[0]}. ")
-    v.one(_words()["happy" if w.where[x] == a else "sad"], "", "\n")
+    v.one(v.words["happy" if w.where[x] == a else "sad"], "", "\n")
 
 
 def tell_part(v: Voice, n: int) -> bool:
@@ -358,7 +368,7 @@ def tell_part(v: Voice, n: int) -> bool:
         _end(v)
         return True
     if v.pick([True, False], [1, 15]):
-        v.one(_words()["weather"][w.weather], "", " ")
+        v.one(v.words["weather"][w.weather], "", " ")
         w.last = ""
     a = v.pick(list(w.at), [1 + (b == w.last) + (b == w.wish[0]) for b in w.at])
     options = [o for o in (*_deeds(w, a), *_talks(w, a)) if (a, *o[1:]) != w.done]
@@ -385,9 +395,18 @@ class Story:
     parts: list[tuple[int, float, World]]
 
 
-def tell_story(seed: int, *, split: str = "train") -> Story:
-    """Tell the story with this number; each split has its own."""
-    voice, done = Voice(f"{split} {seed}", World()), False
+def tell_story(seed: int, *, split: str = "train", few: int | None = None) -> Story:
+    """Tell the story with this number; each split has its own.
+
+    Args:
+        few: how many of the names, things, places and phrases are used, by default all.
+
+    Raises:
+        ValueError: when ``few`` is below 4.
+    """
+    if few is not None and few < 4:
+        raise ValueError(f"a story needs at least 4 of each kind of words, not {few}")
+    voice, done = Voice(f"{split} {seed}", World(), _words(few)), False
     parts: list[tuple[int, float, World]] = []
     while not done:
         done = tell_part(voice, len(parts))

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from .stories import Voice, World, tell_part
+from .stories import Voice, World, _words, tell_part
 
 # %% auto #0
 __all__ = ['read_story']
@@ -19,8 +20,9 @@ class _Reader(Voice):
     An entry of the path is a choice and the number of its options.
     """
 
-    def __init__(self, target: str, world: World, path: list[list[int]]):
-        super().__init__("", world)
+    def __init__(self, target: str, world: World, path: list[list[int]],
+                 words: dict[str, Any]):
+        super().__init__("", world, words)
         self.target, self.path, self.turn = target, path, 0
 
     def choose(self, weights: Sequence[float]) -> int:
@@ -35,11 +37,12 @@ class _Reader(Voice):
         super().say(text)
 
 
-def _readings(text: str, n: int, world: World) -> Iterator[tuple[float, str, World, bool]]:
+def _readings(text: str, n: int, world: World,
+              words: dict[str, Any]) -> Iterator[tuple[float, str, World, bool]]:
     """Yield every way to tell part ``n`` so that ``text`` begins with it."""
     path: list[list[int]] = []
     while True:
-        reader = _Reader(text, world.copy() if n else World(), path)
+        reader = _Reader(text, world.copy() if n else World(), path, words)
         try:
             done = tell_part(reader, n)
             yield reader.bits, text[len(reader.text):], reader.world, done
@@ -53,15 +56,15 @@ def _readings(text: str, n: int, world: World) -> Iterator[tuple[float, str, Wor
         path[-1][0] += 1
 
 
-def read_story(text: str) -> list[float]:
+def read_story(text: str, *, few: int | None = None) -> list[float]:
     """Find all ways in which the program could have told a text; return the bits of each.
 
-    A story has one, which is why its bits are the information in it.
+    A story has one, with ``few`` as it was told: its bits are the information in it.
     """
     ways, found, n = [(0.0, text, World())], [], 0
     while ways:
         after = [(bits + more, rest, world, done) for bits, left, w in ways
-                 for more, rest, world, done in _readings(left, n, w)]
+                 for more, rest, world, done in _readings(left, n, w, _words(few))]
         found += [bits for bits, rest, _, done in after if done and not rest]
         ways, n = [(bits, rest, w) for bits, rest, w, done in after if not done], n + 1
     return found
