@@ -22,17 +22,14 @@ __all__ = ['Story', 'tell_story']
 # %% ../../nbs/75_stories.ipynb #6810aa6d
 @cache
 def _words(few: int | None = None) -> dict[str, Any]:
-    """Return the words of the stories, or the first ``few`` of each list."""
+    """Return the words of the stories, or the first ``few`` of each kind."""
     file = resources.files("gpt2_book") / "assets" / "words" / "stories.json"
-    return _first(json.loads(file.read_text(encoding="utf-8")), few)
-
-
-def _first(words: Any, few: int | None, kinds: bool = True) -> Any:
-    """Shorten all lists, and the dictionaries but that of all and that of tempers."""
-    if isinstance(words, dict):
-        kept = list(words)[:None if kinds else few]
-        return {name: _first(words[name], few, name == "tempers") for name in kept}
-    return words if isinstance(words, str) else [_first(word, few) for word in words][:few]
+    words = json.loads(file.read_text(encoding="utf-8"))
+    for name, kind in words.items():  # a list, or a dictionary of lists
+        some = None if name == "tempers" else few
+        words[name] = kind[:few] if isinstance(kind, list) else {
+            key: kind[key][:few] for key in list(kind)[:some]}
+    return words
 
 # %% ../../nbs/75_stories.ipynb #4a566bd4
 @dataclass
@@ -382,28 +379,16 @@ def tell_part(v: Voice, n: int) -> bool:
 # %% ../../nbs/75_stories.ipynb #54fafaf4
 @dataclass(frozen=True)
 class Story:
-    """A story, what its choices cost, and what was true when.
+    """A story, what its choices cost, and what was true when."""
 
-    Attributes:
-        text: the story, which ends with a new line.
-        bits: the information in the text: the sum of -log2 of the chances of all choices.
-        parts: the characters and the bits up to the end of each part, and the world there.
-    """
-
-    text: str
-    bits: float
+    text: str  # it ends with a new line
+    bits: float  # the information in the text: the choices' -log2 of their chances, summed
+    # up to the end of each part, the characters and the bits, and the world there
     parts: list[tuple[int, float, World]]
 
 
 def tell_story(seed: int, *, split: str = "train", few: int | None = None) -> Story:
-    """Tell the story with this number; each split has its own.
-
-    Args:
-        few: how many of the names, things, places and phrases are used, by default all.
-
-    Raises:
-        ValueError: when ``few`` is below 4.
-    """
+    """Tell the story with this number and split, with ``few`` words of each kind (or all)."""
     if few is not None and few < 4:
         raise ValueError(f"a story needs at least 4 of each kind of words, not {few}")
     voice, done = Voice(f"{split} {seed}", World(), _words(few)), False
