@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -26,6 +27,8 @@ from xml.sax.saxutils import quoteattr
 
 import narrow_figures
 import nbformat
+import warm_kernels
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
@@ -36,6 +39,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 WIDTH = 92  # columns of what a page shows at 1280 pixels
 GAP = re.compile(r"\S {2,}\S.*\S {2,}\S")  # in a table
 TIMEOUT = 600  # seconds a cell may take
+SEVERAL = 4  # notebooks for which it pays to import once what most of them import
 EMULATED = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")  # another CPU's kernels
 # the files of GPT-2's ranks in tiktoken's cache: hashes of the addresses that they come from
 GPT2_RANKS = ("6c7ea1a7e38e3a7f062df639a5b80947f075ffe6", "6d1cbeee0f20b3d9449abfede4726ed8212e3aee")
@@ -430,7 +434,7 @@ def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
     return f"nbs/{path.name}, in or after cell {last}: {type(error).__name__}: {error}"
 
 
-async def _execute(nb: NotebookNode, env: dict[str, str]) -> None:
+async def _execute(nb: NotebookNode, env: dict[str, str], kernels: type[AsyncKernelManager]) -> None:
     os.environ.setdefault(
         "JUPYTER_PREFER_ENV_PATH", "1"
     )  # this environment's kernel, not another one's of the same name
@@ -439,6 +443,7 @@ async def _execute(nb: NotebookNode, env: dict[str, str]) -> None:
             nb,
             timeout=TIMEOUT,
             kernel_name="python3",
+            kernel_manager_class=kernels,
             resources={"metadata": {"path": place}},  # its own, since two chapters may give a file the same name
             extra_arguments=["--InteractiveShellApp.extensions=narrow_figures"],  # a file beside this one
         )
@@ -499,7 +504,7 @@ def execute(
         async with gate:
             nb, start = notebooks[path], time.perf_counter()
             try:
-                await _execute(nb, _for_the_compiler(env, nb))
+                await _execute(nb, _for_the_compiler(env, nb), kernels)
             except Exception as e:
                 problems.append(_describe(e, nb, path))
                 say(f"  {path.stem:28} FAILED after {time.perf_counter() - start:.0f} s")
@@ -526,7 +531,9 @@ def execute(
         await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
 
     use_selectors()
-    asyncio.run(run_all())
+    several = warm_kernels.POSSIBLE and len(todo) >= SEVERAL
+    with warm_kernels.warm(env) if several else contextlib.nullcontext(AsyncKernelManager) as kernels:
+        asyncio.run(run_all())
     problems.sort()
     if prune and not problems:
         store.prune(current)

@@ -19,6 +19,7 @@ import build_book
 import export
 import lower_bounds
 import run_notebooks
+import warm_kernels
 
 # --- without a network ------------------------------------------------------------------------------------------------
 
@@ -102,6 +103,39 @@ def test_notebooks_run_by_name(tmp_path, capsys):
     assert "ZeroDivisionError" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_notebooks.main([str(tmp_path / "none.ipynb")])
+
+
+@pytest.mark.skipif(not warm_kernels.POSSIBLE, reason="kernels are forked on Linux alone")
+def test_forked_kernels_are_as_fresh_as_others_and_say_as_well_why_they_end(tmp_path, monkeypatch):
+    """Each a process of its own, in a folder of its own, that has imported and done nothing else."""
+    tell = "import os, sys; print(os.getppid(), os.getpid(), os.listdir(), 'colorsys' in sys.modules, 'left' in globals())"
+    sources = {
+        "one": tell + "; left = open('left', 'w').close()",
+        "two": tell + "; left = open('left', 'w').close()",
+        "dead": "import os; os.write(2, b'its last words'); os._exit(3)",
+        "slow": "import time; time.sleep(60)",
+        "compiled": "import os; print(os.getppid()); 'torch.compile(f)'",  # wants another environment
+    }
+    paths = [tmp_path / f"{name}.ipynb" for name in sources]
+    for path, source in zip(paths, sources.values(), strict=True):
+        path.write_text(nbformat.writes(new_notebook(cells=[new_code_cell(source)])), encoding="utf-8")
+    monkeypatch.setattr(warm_kernels, "IMPORTS", ("colorsys",))  # nobody else imports it
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setattr(run_notebooks, "TIMEOUT", 3)
+    problems = run_notebooks.execute(paths, tmp_path, prune=False, say=lambda text: None)
+    slow, dead = sorted(problems, key=lambda text: "slow" not in text)
+    assert "slow.ipynb, cell 1" in slow and "took longer than 3 s" in slow
+    assert "DeadKernelError" in dead and "its last words" in dead
+    store, printed = run_notebooks.Outputs(tmp_path), {}
+    for path in paths:
+        nb = run_notebooks.prepare(path)
+        if store.fill(nb, path):
+            printed[path.stem] = nb.cells[0].outputs[0].text.split(maxsplit=2)
+    (server, one, *rest), (same, two, *others) = printed["one"], printed["two"]
+    assert server == same != printed["compiled"][0] == str(os.getpid())
+    assert one != two and rest == others == ["[] True False\n"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(server), 0)  # gone with those who asked it
 
 
 # --- other systems ----------------------------------------------------------------------------------------------------
