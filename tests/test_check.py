@@ -2,14 +2,17 @@
 
 
 # ../nbs/64_check.ipynb #baf425ed
+import io
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
-from gpt2_book.workshop.check import _write_template, check_part
+from gpt2_book.workshop.check import _run, _write_template, check_part
 from gpt2_book.workshop.own_gpt import Wrong
 from gpt2_book.workshop.parts import PARTS
 
@@ -20,6 +23,16 @@ def run(folder, code, *options):
     file.write_text(code, encoding="utf8")
     command = [sys.executable, "-m", "gpt2_book", "check", str(file), *options]
     return subprocess.run(command, capture_output=True, encoding="utf8", cwd=folder)
+
+
+def run_here(folder, code, *only):
+    """What `run` has started in a process of its own, in this one, which has PyTorch already."""
+    file = Path(folder) / "mine.py"
+    file.write_text(code, encoding="utf8")
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(sys, "__stdout__", out), mock.patch.object(sys, "path", list(sys.path)), redirect_stderr(err):
+        code = _run(file, list(only))
+    return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
 # ../nbs/64_check.ipynb #6f128b66
@@ -55,7 +68,7 @@ def test_a_file_is_checked_and_the_exit_code_says_whether_all_is_right():
         assert done.returncode == 1 and "wrong: the GELU is the exact one" in done.stdout
         assert "hello" in done.stderr and "hello" not in done.stdout
         both = right + "def attention(q, k, v):\n    raise NotImplementedError\n"
-        done = run(folder, both)
+        done = run_here(folder, both)
         assert done.returncode == 1 and "attention (chapter 11): not written yet" in done.stdout
         assert run(folder, both, "--only", "gelu").returncode == 0
 
@@ -65,23 +78,23 @@ def test_code_that_fails_or_hangs_is_told_in_a_line():
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        done = run(folder, "def gelu(x):\n    return x @ x.size(-1)\n")
+        done = run_here(folder, "def gelu(x):\n    return x @ x.size(-1)\n")
         assert done.returncode == 1 and "TypeError" in done.stdout
         assert "(line 2 of mine.py)" in done.stdout and "Traceback" not in done.stderr
         for code, said in (("def f(:", "SyntaxError"), ("import nothing_of_this_name", "nothing_of"),
                            ("exit(3)", "SystemExit"), ("x = 1", "nothing that can be checked")):
-            done = run(folder, code)
+            done = run_here(folder, code)
             assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
             assert len(done.stderr.splitlines()) == 1
-        done = run(folder, "def gelu(x):\n    while True: pass\n", "--seconds", "12")
-        assert done.returncode == 1 and "stopped after 12 s" in done.stderr
+        done = run(folder, "def gelu(x):\n    while True: pass\n", "--seconds", "3")
+        assert done.returncode == 1 and "stopped after 3 s" in done.stderr
         done = run(folder, "import os\ndef gelu(x):\n    os.abort()\n")
         assert done.returncode not in (0, 2)
-        done = run(folder, "gelu = abs", "--only", "attenton")
+        done = run_here(folder, "gelu = abs", "attenton")
         assert done.returncode == 2 and "nothing is known of attenton" in done.stderr
-        done = run(folder, "gelu = abs", "--only", "attention")
+        done = run_here(folder, "gelu = abs", "attention")
         assert done.returncode == 2 and "does not define attention" in done.stderr
-        done = run(folder, "import sys\ntop_k = 5\ndef gelu(x):\n    sys.exit(0)\n")
+        done = run_here(folder, "import sys\ntop_k = 5\ndef gelu(x):\n    sys.exit(0)\n")
         assert done.returncode == 1 and "SystemExit" in done.stdout
         assert "top_k (chapter 22): wrong: it is int, not a function" in done.stdout
 
