@@ -33,7 +33,7 @@ def causal_mask(
     T: int,
     S: int | None = None,
     *,
-    real: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
     """Say which of ``S`` keys each of ``T`` queries may look at: ``True`` allows.
@@ -42,15 +42,16 @@ def causal_mask(
     the lower right corner. Where ``S`` is left out or equals ``T``: the lower triangle.
 
     Args:
-        real: False where a sequence is padded. Padding is seen by none but itself.
+        attention_mask: False where a sequence is padded. Padding is seen by none but
+            itself.
 
     Shapes:
-        real: (B, S), boolean or 0 and 1
-        Returns a boolean tensor of shape (T, S), or with ``real`` (B, 1, T, S).
+        attention_mask: (B, S), boolean or 0 and 1
+        Returns a boolean tensor of shape (T, S), or with an ``attention_mask`` (B, 1, T, S).
 
     Raises:
         ValueError: If there are more queries than keys, so that the first would see
-            nothing, or ``real`` is not (B, S).
+            nothing, or ``attention_mask`` is not (B, S).
 
     Source:
         Vaswani et al. (2017), section 3.2.3.
@@ -58,11 +59,12 @@ def causal_mask(
     S = T if S is None else S
     if T > S:
         raise ValueError(f"{T} queries cannot be the last of {S} keys: some see nothing")
-    if real is None:
+    if attention_mask is None:
         return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)  # (T, S)
-    real = as_mask(real)
+    real = as_mask(attention_mask)
     if real.ndim != 2 or real.size(1) != S:
-        raise ValueError(f"real must be (B, S) with S = {S}, not {tuple(real.shape)}")
+        given = tuple(real.shape)
+        raise ValueError(f"attention_mask must be (B, S) with S = {S}, not {given}")
     allowed = causal_mask(T, S, device=real.device)  # (T, S)
     itself = allowed.triu(S - T)  # (T, S)
     return allowed & real[:, None, None, :] | itself  # (B, 1, T, S)

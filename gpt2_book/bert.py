@@ -220,7 +220,7 @@ class Bert(SavedBert):
         not to its right.
         """
         if self.config.is_decoder:
-            return causal_mask(real.size(1), real=real)  # (B, 1, T, T)
+            return causal_mask(real.size(1), attention_mask=real)  # (B, 1, T, T)
         return real[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
 
 # %% ../nbs/43_bert.ipynb #d8ebd746

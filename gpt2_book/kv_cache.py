@@ -135,7 +135,7 @@ def places(idx: Tensor, attention_mask: Tensor | None = None,
         where, allowed = torch.arange(start, S, device=idx.device), None
     else:
         where = (mask.long().cumsum(1) - 1).clamp(min=0)[:, start:]  # (B, T)
-        allowed = causal_mask(T, S, real=mask)  # (B, 1, T, S)
+        allowed = causal_mask(T, S, attention_mask=mask)  # (B, 1, T, S)
     return where, allowed
 
 # %% ../nbs/23_kv_cache.ipynb #e6e0ec7a

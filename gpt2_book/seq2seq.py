@@ -124,13 +124,12 @@ class Decoder(nn.Module):
         self.cell = LSTMCell(n_embd + M, H)
         self.head = nn.Linear(H + M + n_embd, vocab_size)
 
-    def step(self, token: Tensor, state: _State,
+    def step(self, x: Tensor, state: _State,
              memory: _Memory | None) -> tuple[Tensor, _State, Tensor | None]:
-        """Read one token of each row, (B,): return what the head needs, the new state and
-        the weights (B, S).
+        """Read one embedded token of each row, (B, E): return what the head needs, the new
+        state and the weights (B, S).
         """
-        x, weights = self.embed(token), None  # (B, E)
-        found = []
+        found, weights = [], None
         if self.attention is not None and memory is not None:
             average, weights = self.attention(state[0][:, None], memory.states, memory.mask,
                                               keys=memory.keys)
@@ -145,8 +144,8 @@ class Decoder(nn.Module):
         """
         check_tokens("tgt_in", tgt_in, self.embed.num_embeddings)
         features, weights = [], []
-        for token in tgt_in.unbind(dim=1):  # T of (B,)
-            feature, state, weight = self.step(token, state, memory)
+        for x in self.embed(tgt_in).unbind(dim=1):  # T of (B, E)
+            feature, state, weight = self.step(x, state, memory)
             features.append(feature)
             if weight is not None:
                 weights.append(weight)
@@ -181,7 +180,8 @@ class _Reader:
         self.decoder, self.state, self.memory = decoder, state, memory
 
     def __call__(self, text: Tensor) -> Tensor:
-        features, self.state, _ = self.decoder.step(text[:, -1], self.state, self.memory)
+        x = self.decoder.embed(text[:, -1])  # (B, E)
+        features, self.state, _ = self.decoder.step(x, self.state, self.memory)
         return self.decoder.head(features)[:, None]  # (B, 1, V)
 
     def reorder(self, rows: Tensor) -> None:

@@ -30,15 +30,15 @@ def test_causal_mask_is_the_definition():
 def test_padding_is_seen_by_none_but_itself():
     real = torch.tensor([[False, False, True, True, True], [True] * 5])
     for T in range(1, 6):
-        mask = causal_mask(T, 5, real=real)
+        mask = causal_mask(T, 5, attention_mask=real)
         assert mask.shape == (2, 1, T, 5)
         for b in range(2):
             for t in range(T):
                 own = t + 5 - T
                 seen = [s for s in range(5) if (s <= own and real[b, s]) or s == own]
                 assert mask[b, 0, t].nonzero().flatten().tolist() == seen
-    with pytest.raises(ValueError, match=r"real must be \(B, S\) with S = 4, not \(2, 5\)"):
-        causal_mask(4, real=real)
+    with pytest.raises(ValueError, match=r"attention_mask must be \(B, S\) with S = 4, not \(2, 5\)"):
+        causal_mask(4, attention_mask=real)
 
 
 # ../nbs/11_attention.ipynb #505e1549
@@ -136,7 +136,7 @@ def test_a_cache_changes_nothing_and_a_mask_is_obeyed():
     real = torch.ones(2, 9, dtype=torch.bool)
     real[0, :4] = False
     alone = layer(x[:1, 4:])  # the first sequence without its padding
-    assert_close(layer(x, attn_mask=causal_mask(9, real=real))[:1, 4:], alone)
+    assert_close(layer(x, attn_mask=causal_mask(9, attention_mask=real))[:1, 4:], alone)
     assert_close(layer(x, attn_mask=causal_mask(9)), layer(x))
     first_only = torch.zeros(9, 9, dtype=torch.bool).index_fill(1, torch.tensor(0), True)
     value = layer.c_proj(layer.c_attn(x)[:, :1, 12:])  # what the first token offers

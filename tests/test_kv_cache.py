@@ -93,7 +93,7 @@ def test_a_cache_that_is_too_small_says_so():
     tight.grow(2)
     tight.reset()
     assert tight.length == 0 and tight.ends.position.tolist() == []
-    with pytest.raises(ValueError, match="real must be \\(B, S\\) with S = 4"):
+    with pytest.raises(ValueError, match="attention_mask must be \\(B, S\\) with S = 4"):
         places(torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match="chunk must be at least 1, not 0"):
         CachedLogits(tiny_gpt(), chunk=0)

@@ -38,7 +38,7 @@ def band_mask(
     """
     if band < 1:
         raise ValueError(f"band must be at least 1, a query's own key, not {band}")
-    past = causal_mask(T, S, real=real, device=device)
+    past = causal_mask(T, S, attention_mask=real, device=device)
     first = (T if S is None else S) - T - band + 1
     return past & causal_mask(T, S, device=past.device).triu(first)
 
