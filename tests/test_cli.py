@@ -174,7 +174,7 @@ def test_errors_are_one_line_and_an_exit_code():
         assert message in result.stderr and result.stdout == "", result.output
         assert result.stderr.startswith("gpt2-book: ") and len(result.stderr.splitlines()) == 1
     assert run().exit_code == 2 and "generate" in run().stderr
-    for command in ("generate", "train", "eval", "export", "info"):
+    for command in ("generate", "chat", "train", "eval", "export", "info"):
         assert run(command, "--help").exit_code == run("--help").exit_code == run("--version").exit_code == 0
 
 
@@ -234,7 +234,7 @@ def test_the_installed_command_streams_and_says_its_help():
     if not command.is_file():
         pytest.skip(f"the package is not installed into this environment: no {command}")
     help_text = subprocess.run([command, "--help"], capture_output=True, text=True, check=True).stdout
-    assert all(name in help_text for name in ("generate", "train", "eval", "export", "info"))
+    assert all(name in help_text for name in ("generate", "chat", "train", "eval", "export", "info"))
     text = subprocess.run(
         [command, "generate", "To be", "--max-new-tokens", "5", "--seed", "0"],
         capture_output=True,

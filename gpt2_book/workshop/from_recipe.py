@@ -18,10 +18,14 @@ from torch import Tensor
 
 from ..data import SequentialLoader, ShuffledLoader, Tokens, split_text
 from .corpora import TokenShards, python_docs, token_dtype
+from ..instructions import add_special_tokens
 from ..model import GPT
 from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import choose_device
+from gpt2_book.workshop.chat_files import (
+    ChatIngredients, chat_ingredients, chat_tokenizer, save_template
+)
 from .checkpoints import Checkpoints, differences, set_seed
 from .files import whole_file
 from .recipes import Recipe, write_recipe
@@ -39,7 +43,9 @@ def _recipe_tokenizer(recipe: Recipe, folder: Path, text: str = "") -> Tokenizer
     """
     path = folder / "tokenizer.tiktoken"
     if not path.exists():
-        if recipe.init_from:
+        if recipe.chat:
+            tokenizer, _ = chat_tokenizer(recipe.init_from)
+        elif recipe.init_from:
             tokenizer = load_tokenizer(recipe.init_from)
         elif recipe.tokenizer:
             given = recipe.tokenizer
@@ -137,7 +143,7 @@ class _Ingredients:
 # %% ../../nbs/89_from_recipe.ipynb #4cd1783d
 def prepare(
     recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True
-) -> _Ingredients:
+) -> _Ingredients | ChatIngredients:
     """Return a recipe's tokenizer and tokens. The tokenizer is kept in ``folder``.
 
     Args:
@@ -149,6 +155,8 @@ def prepare(
             or the text is not the one that the run in ``folder`` began with.
     """
     folder, limit = Path(folder), recipe.model.vocab_size
+    if recipe.chat:
+        return chat_ingredients(recipe, _recipe_tokenizer(recipe, folder))
     if recipe.shards:
         places = (Path(recipe.shards, part) for part in ("train", "held_out"))
         shards = [TokenShards(place, verify=verify) for place in places]
@@ -180,6 +188,10 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
     device, start = choose_device(recipe.device), None
     if recipe.init_from and not begun:
         start = GPT.from_pretrained(recipe.init_from)
+        if recipe.chat:
+            tokenizer, special = load_tokenizer(recipe.init_from), list(
+                chat_tokenizer(recipe.init_from)[0].special_tokens)
+            start, _ = add_special_tokens(start, tokenizer, special)
         shapes = (start.config, recipe.model)
         has, wanted = (asdict(shape) | {"dropout": None} for shape in shapes)
         if differ := differences(has, wanted, "model."):
@@ -191,7 +203,9 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
     return model.to(device)
 
 # %% ../../nbs/89_from_recipe.ipynb #e3162949
-def _begin(recipe: Recipe, folder: Path, group: OneProcess) -> _Ingredients:
+def _begin(
+    recipe: Recipe, folder: Path, group: OneProcess
+) -> _Ingredients | ChatIngredients:
     """Write down the recipe and return its ingredients; the first process goes first.
 
     Raises:
@@ -230,6 +244,8 @@ def _run(
         return last
     if (done := group.whole_model(trainer)) is not None:
         done.save_pretrained(folder / "model", tokenizer=found.tokenizer)
+        if isinstance(found, ChatIngredients):
+            save_template(folder / "model", found.template, end=found.end)
     group.gather(None)  # until it is there
     return folder / "model"
 

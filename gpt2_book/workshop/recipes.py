@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ..model import GPTConfig
 from ..training import TrainConfig
+from .chat_files import chat_tokenizer
 from .checkpoints import Checkpoints, differences, goes_on, with_defaults
 from .files import whole_file
 from .gpt2_files import from_hub_config
@@ -81,7 +82,7 @@ def _checked_settings(base, settings: Mapping, path: str = ""):
     return replace(base, **new)
 
 # %% ../../nbs/88_recipes.ipynb #ef5b65fe
-PATHS = ("text", "shards", "tokenizer")  # settings that may be paths
+PATHS = ("text", "shards", "tokenizer", "chat")  # settings that may be paths
 
 
 def absolute(path: str, folder: str | os.PathLike) -> str:
@@ -107,8 +108,11 @@ def model_name(name: str, folder: str | os.PathLike) -> str:
 _FINE_TUNING_RATE = 1e-4
 
 
-def _shape_to_start_from(name: str, told: Mapping) -> dict:
+def _shape_to_start_from(name: str, told: Mapping, *, chat: bool = False) -> dict:
     """Return the shape of a model that a run starts from; only the dropout may be another.
+
+    Args:
+        chat: the run teaches chats, so the vocabulary has the tokens of their template.
 
     Raises:
         FileNotFoundError: when there is no such model.
@@ -118,6 +122,9 @@ def _shape_to_start_from(name: str, told: Mapping) -> dict:
         return dict(told)  # a run that has begun knows its shape
     text = ModelFiles(name).first("config.json").read_text(encoding="utf8")
     has = GPTConfig(**from_hub_config(json.loads(text)))
+    if chat:
+        size = chat_tokenizer(name)[0].vocab_size
+        has = replace(has, vocab_size=max(has.vocab_size, size))
     wanted = _checked_settings(has, told, "model.")
     keys = [key for key in told if key != "dropout"]
     pairs = {key: (getattr(has, key), getattr(wanted, key)) for key in keys}
@@ -149,7 +156,8 @@ def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
         steps = typed("training.steps", training["steps"], int)
         run.setdefault("eval_every", min(RunConfig.eval_every, max(1, steps // 5)))
     if isinstance(name := settings.get("init_from"), str) and name:
-        model = _shape_to_start_from(model_name(name, folder), model)
+        chat = bool(settings.get("chat"))
+        model = _shape_to_start_from(model_name(name, folder), model, chat=chat)
         training.setdefault("learning_rate", _FINE_TUNING_RATE)
     return {**settings, "model": model, "training": training, "run": run}
 
@@ -174,6 +182,7 @@ class Recipe:
     run: RunConfig = field(default_factory=RunConfig)
     text: str = ""  # a file in UTF-8; Python's documentation where it is empty
     shards: str = ""  # instead of a text: a folder of token shards, train/ and held_out/
+    chat: str = ""  # instead of a text: a file of chats; their answers are learned
     tokenizer: str = ""  # gpt2, or a file of ranks; trained on the text where it is empty
     init_from: str = ""  # a model with shape and tokenizer: a folder, or a name
     held_out: float = 0.1  # share of the text
@@ -195,6 +204,9 @@ class Recipe:
         if self.init_from and self.tokenizer:
             given = f"leave out tokenizer = {self.tokenizer!r}"
             raise ValueError(f"{self.init_from} brings its own tokenizer: {given}")
+        if self.chat and (self.text or self.shards or not self.init_from):
+            what = "chat replaces text and shards, and needs a model to start from"
+            raise ValueError(f"{what} (init_from, --from), not {self.init_from!r}")
         if self.shards and (self.text or not (self.tokenizer or self.init_from)):
             given = f"{self.text!r} and {self.tokenizer!r}"
             need = "shards replace the text and need the tokenizer that made them"
@@ -221,13 +233,14 @@ class Recipe:
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths; relative ones begin in ``folder``."""
-        text, shards, tokenizer = (absolute(getattr(self, name), folder) for name in PATHS)
-        start = model_name(self.init_from, folder)
-        return replace(self, text=text, shards=shards, tokenizer=tokenizer, init_from=start)
+        paths: dict[str, Any] = {}
+        for name in PATHS:
+            paths[name] = absolute(getattr(self, name), folder)
+        return replace(self, init_from=model_name(self.init_from, folder), **paths)
 
 # %% ../../nbs/88_recipes.ipynb #bb37021e
 _CONTINUES = (
-    "model", "training", "text", "shards", "tokenizer", "init_from", "held_out",
+    "model", "training", "text", "shards", "chat", "tokenizer", "init_from", "held_out",
     "batch_size", "seed",
 )  # fmt: skip
 

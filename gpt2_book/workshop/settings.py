@@ -283,13 +283,18 @@ def _tell(recipe, out: Path, model: Path, samples: int) -> None:
     how: dict[str, Any] = {"max_new_tokens": recipe.sample_tokens}
     how |= {"temperature": 0.8, "top_k": 50, "stop": [], "special": True}
     how |= {"json": False, "echo": True, "about": {}}
-    if samples:
+    if recipe.chat:
+        typer.echo([entry["sample"] for entry in read_log(out) if "sample" in entry][-1])
+    elif samples:
         write_texts(gpt, tokenizer, recipe.prompt, seeds=list(range(samples)), **how)
     losses = [entry["held_out"] for entry in read_log(out) if "held_out" in entry]
     name = shlex.quote(str(model))
     typer.echo(f"held-out loss  {losses[-1]:.4f} nats per token")
     typer.echo(f"checkpoint     {Checkpoints(out / 'checkpoints').all()[-1]}")
     typer.echo(f"model          {model}")
+    if recipe.chat:
+        typer.echo(f"talk to it     gpt2-book chat --model {name}")
+        return
     typer.echo(f"write with it  gpt2-book generate --model {name}")
     typer.echo(f"score it       gpt2-book eval --model {name}")
 
