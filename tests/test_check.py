@@ -82,7 +82,7 @@ def test_code_that_fails_or_hangs_is_told_in_a_line():
         assert done.returncode == 1 and "TypeError" in done.stdout
         assert "(line 2 of mine.py)" in done.stdout and "Traceback" not in done.stderr
         for code, said in (("def f(:", "SyntaxError"), ("import nothing_of_this_name", "nothing_of"),
-                           ("exit(3)", "SystemExit"), ("x = 1", "nothing that can be checked")):
+                           ("raise SystemExit(3)", "SystemExit"), ("x = 1", "nothing that can be checked")):
             done = run_here(folder, code)
             assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
             assert len(done.stderr.splitlines()) == 1
