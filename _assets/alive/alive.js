@@ -6,6 +6,14 @@
 
   const { percent, seen, quoted, el, field, newId } = alivePage;
 
+  function put(e, attributes, text) {  // change what differs: the browser computes anew what is touched, even if it stays the same
+    for (const [key, value] of Object.entries(attributes)) {
+      if (value === null) e.removeAttribute(key);
+      else if (e.getAttribute(key) !== String(value)) e.setAttribute(key, value);
+    }
+    if (text !== undefined && e.textContent !== text) e.textContent = text;
+  }
+
   function addScript(src) {
     return new Promise((resolve, reject) => {
       document.head.append(el("script", { src, onload: resolve, onerror: () => reject(new Error(`${src} cannot be read`)) }));
@@ -75,6 +83,8 @@
       this.state = { text: root.dataset.text || "", ids: null, off: [], patch: null, drawn: 0, position: null, layer: 0, head: 0 };
       this.cell = [0, 0];  // the grid's active cell: who looks, at whom
       this.asked = this.more = 0;  // questions so far; tokens still to write
+      this.said = null;  // by the fields, until one changes
+      this.due = new Set();  // what shows an older answer than the last
     }
 
     async start() {
@@ -94,7 +104,7 @@
       const { n_layer: L, n_head: H, vocab_size: V, block_size: T } = this.config;
       const number = (name, value, min, max, step) => {
         const input = el("input", { type: "number", name, value, min, max, step, inputmode: "decimal" });
-        input.addEventListener("input", () => { this.state.drawn = 0; this.ask(); });
+        input.addEventListener("input", () => { this.state.drawn = 0; this.said = null; this.ask(); });
         return input;
       };
       const button = (words, onclick, more = {}) => el("button", { type: "button", onclick, ...more }, words);
@@ -146,10 +156,12 @@
 
     // --- asking, and what comes back ------------------------------------------------------------------------------------------------
 
-    settings() {  // what the four fields say, or the words for what is wrong with one
+    settings() { return { ...this.said ??= this.readFields(), drawn: this.state.drawn }; }
+
+    readFields() {  // what the four fields say, or the words for what is wrong with one; to look makes the browser lay out the page
       const { temperature, topK, topP, seed } = this.inputs;
       const read = input => (input.value.trim() === "" && !input.validity.badInput ? null : input.valueAsNumber);
-      const s = { temperature: read(temperature), topK: read(topK), topP: read(topP), seed: read(seed), drawn: this.state.drawn };
+      const s = { temperature: read(temperature), topK: read(topK), topP: read(topP), seed: read(seed) };
       const wrong = !(s.temperature !== null && s.temperature >= 0 && s.temperature <= 10) ? [temperature, "The temperature is a number from 0 to 10."]
         : s.topK !== null && !(Number.isInteger(s.topK) && s.topK >= 1) ? [topK, "top-k is a whole number from 1, or nothing."]
         : s.topP !== null && !(s.topP > 0 && s.topP <= 1) ? [topP, "top-p is a number above 0 and at most 1, or nothing."]
@@ -181,20 +193,38 @@
       }
       this.shown = r;
       this.parts.hidden = false;
-      if (this.state.ids) this.state.text = this.text.value = r.text;
+      if (this.state.ids) this.state.text = r.text;
       this.status.textContent = this.words(r);
-      this.drawTokens();
-      this.drawNext();
-      this.drawHeads();
       const last = r.pieces.length - 1;
       if (this.cell[0] > last || this.follow !== r.pieces.length) this.cell = [last, last];
       this.follow = r.pieces.length;
-      this.drawGrid();
-      if (this.rows.parentElement.open) this.drawRows();
-      this.drawLens();
-      this.drawChange();
-      if (this.more > 0 && !r.full) { this.more--; this.append(); } else { this.more = 0; }
+      for (const name of ["drawTokens", "drawNext", "drawAttention", "drawLens"]) this.due.add(name);
+      if (this.more > 0 && !r.full) {
+        this.more--;
+        this.append();
+        this.drawInTurn();
+      } else {
+        this.more = 0;
+        while (this.due.size) this.drawOne();
+      }
       this.buttons();
+    }
+
+    // While it writes, a part of the page in each frame, the one that has waited longest: a frame has no time for all of them.
+    drawInTurn() {
+      if (this.turn) return;
+      this.turn = true;
+      requestAnimationFrame(() => {
+        this.turn = false;
+        if (this.due.size) this.drawOne();
+        if (this.due.size) this.drawInTurn();
+      });
+    }
+
+    drawOne() {
+      const [name] = this.due;
+      this.due.delete(name);
+      this[name]();
     }
 
     words(r) {
@@ -249,13 +279,15 @@
 
     // --- drawing --------------------------------------------------------------------------------------------------------------------
 
-    drawTokens() {
-      const { pieces, position } = this.shown, had = this.tokens.contains(document.activeElement);
-      this.tokens.replaceChildren(...pieces.map((p, i) => el("button", {
-        type: "button", tabindex: i === position ? 0 : -1, "aria-pressed": String(i === position), "aria-label": `token ${i + 1}: ${quoted(p)}`,
-        onclick: () => { this.state.position = i; this.ask(); },
-      }, seen(p))));
-      if (had) this.tokens.children[position].focus();
+    drawTokens() {  // what stands there already stays
+      const { pieces, position } = this.shown, had = this.tokens.contains(document.activeElement), all = this.tokens.children;
+      if (this.state.ids && this.text.value !== this.state.text) this.text.value = this.state.text;  // typed text is not overwritten
+      while (all.length > pieces.length) this.tokens.lastChild.remove();
+      pieces.forEach((p, i) => {
+        if (!all[i]) this.tokens.append(el("button", { type: "button", onclick: () => { this.state.position = i; this.ask(); } }));
+        put(all[i], { tabindex: i === position ? 0 : -1, "aria-pressed": String(i === position), "aria-label": `token ${i + 1}: ${quoted(p)}` }, seen(p));
+      });
+      if (had) all[position].focus();
     }
 
     walkTokens(e) {
@@ -283,6 +315,12 @@
         : `Of ${vocabulary} tokens ${s.topK === null ? "" : `top-k leaves ${byK}, `}${s.topP === null ? "" : `top-p leaves ${byP}, `}${s.topK === null && s.topP === null ? "all may be drawn" : "and those may be drawn"}. Seed ${s.seed}, number ${s.drawn + 1}: ${u.toFixed(4)} falls on ${quoted(choice.piece)} (${percent(choice.p)}).`;
     }
 
+    drawAttention() {
+      this.drawHeads();
+      this.drawGrid();
+      this.drawRows();
+    }
+
     drawHeads() {
       const { n_head: H } = this.config, { layer, head, off } = this.state, isOff = off.includes(layer * H + head);
       this.toggle.textContent = isOff ? "Switch this head on" : "Switch this head off";
@@ -299,23 +337,39 @@
 
     drawGrid(focus = this.grid.contains(document.activeElement)) {
       const { pieces, layer, head } = this.shown, n = pieces.length, W = Math.min(this.width, n), [t0, s0] = this.cell;
-      const from = i => Math.max(0, Math.min(i - (W >> 1), n - W));
-      const [top, left] = [from(t0), from(s0)], rows = [...Array(W).keys()].map(i => i + top), columns = [...Array(W).keys()].map(i => i + left);
-      for (const [k, v] of Object.entries({ "aria-rowcount": n + 1, "aria-colcount": n + 1, "aria-label": `Attention of layer ${layer + 1}, head ${head + 1}: each row says where its token looks` })) this.grid.setAttribute(k, v);
-      const header = el("tr", { role: "row", "aria-rowindex": 1 }, el("td", { role: "gridcell", "aria-colindex": 1 }), ...columns.map(s => el("th", { role: "columnheader", "aria-colindex": s + 2 }, el("span", {}, seen(pieces[s])))));
-      const body = rows.map(t => el("tr", { role: "row", "aria-rowindex": t + 2 }, el("th", { role: "rowheader", "aria-colindex": 1 }, seen(pieces[t])), ...columns.map(s => {
-        if (s > t) return el("td", { role: "gridcell", "aria-colindex": s + 2, class: "alive-never", "aria-label": "later" });
-        const p = this.weight(t, s), active = t === t0 && s === s0;
-        const cell = el("td", { role: "gridcell", "aria-colindex": s + 2, tabindex: active ? 0 : -1, "data-t": t, "data-s": s, "aria-label": `${quoted(pieces[t])} to ${quoted(pieces[s])}: ${percent(p)}` });
-        cell.style.setProperty("--p", p.toFixed(4));
-        return cell;
-      })));
-      this.grid.replaceChildren(el("thead", { role: "rowgroup" }, header), el("tbody", { role: "rowgroup" }, ...body));
-      this.sentence.textContent = this.rowInWords(t0);
+      const from = i => Math.max(0, Math.min(i - (W >> 1), n - W)), [top, left] = [from(t0), from(s0)];
+      put(this.grid, { "aria-rowcount": n + 1, "aria-colcount": n + 1, "aria-label": `Attention of layer ${layer + 1}, head ${head + 1}: each row says where its token looks` });
+      if (this.grid.rows.length !== W + 1) this.buildGrid(W);
+      const [header, ...rows] = this.grid.rows;
+      for (let j = 0; j < W; j++) {
+        put(header.cells[j + 1], { "aria-colindex": left + j + 2 });
+        put(header.cells[j + 1].firstChild, {}, seen(pieces[left + j]));
+      }
+      rows.forEach((row, i) => {
+        const t = top + i;
+        put(row, { "aria-rowindex": t + 2 });
+        put(row.cells[0], {}, seen(pieces[t]));
+        for (let j = 0; j < W; j++) {
+          const cell = row.cells[j + 1], s = left + j, place = { "aria-colindex": s + 2 };
+          if (s > t) put(cell, { ...place, class: "alive-never", tabindex: null, "data-t": null, "data-s": null, style: null, "aria-label": "later" });
+          else {
+            const p = this.weight(t, s);
+            put(cell, { ...place, class: null, tabindex: t === t0 && s === s0 ? 0 : -1, "data-t": t, "data-s": s, style: `--p: ${p.toFixed(4)}`, "aria-label": `${quoted(pieces[t])} to ${quoted(pieces[s])}: ${percent(p)}` });
+          }
+        }
+      });
+      put(this.sentence, {}, this.rowInWords(t0));
       if (focus) this.grid.querySelector('[tabindex="0"]').focus({ preventScroll: false });
     }
 
-    drawRows() { this.rows.replaceChildren(...this.shown.pieces.map((_, t) => el("li", {}, this.rowInWords(t)))); }
+    buildGrid(W) {  // its cells stay and are filled again: a table of hundreds takes longer than a frame to make
+      const cells = make => Array.from({ length: W }, make);
+      this.grid.replaceChildren(
+        el("thead", { role: "rowgroup" }, el("tr", { role: "row", "aria-rowindex": 1 }, el("td", { role: "gridcell", "aria-colindex": 1 }), ...cells(() => el("th", { role: "columnheader" }, el("span"))))),
+        el("tbody", { role: "rowgroup" }, ...cells(() => el("tr", { role: "row" }, el("th", { role: "rowheader", "aria-colindex": 1 }), ...cells(() => el("td", { role: "gridcell" }))))));
+    }
+
+    drawRows() { if (this.rows.parentElement.open) this.rows.replaceChildren(...this.shown.pieces.map((_, t) => el("li", {}, this.rowInWords(t)))); }
 
     moveTo(t, s) {
       this.cell = [t, Math.min(s, t)];
@@ -337,6 +391,7 @@
       this.lensWords.textContent = `What the head would say at ${quoted(pieces[position])} (${position + 1}) after each layer` + (after === undefined ? "." : `, where ${quoted(after)} follows.`);
       this.table(this.lens, "The lens", ["after", "the three likeliest", ...(after === undefined ? [] : [quoted(after)])],
         lens.map(({ top, next }, i) => [i ? `layer ${i}` : "embedding", el("div", {}, ...top.map(t => el("span", {}, `${seen(t.piece)} ${percent(t.p)} `))), ...(next ? [`${percent(next.p)}, place ${next.rank}`] : [])]));
+      this.drawChange();
     }
 
     drawChange() {

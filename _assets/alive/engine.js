@@ -247,7 +247,9 @@ globalThis.aliveEngine = function aliveEngine() {
       return this.done = keep;
     }
 
-    step() {  // compute one position
+    step() { for (const _ of this.layers()); }  // compute one position
+
+    *layers() {  // and stop after each layer, where something else may come between
       const { model, done: t } = this, { n_layer: L, n_head: H, n_embd: C, block_size: T } = this.config, D = C / H;
       let x = new Float64Array(C);
       row(model.wte, this.ids[t], x);
@@ -266,6 +268,7 @@ globalThis.aliveEngine = function aliveEngine() {
         add(x, linear(block["attn.c_proj"], y));
         if (block["mlp.c_fc"].weight) add(x, linear(block["mlp.c_proj"], gelu(linear(block["mlp.c_fc"], model.norm(block.ln_2, x)))));
         keep(l + 1);
+        yield;
       }
       this.done++;
     }
@@ -369,38 +372,33 @@ globalThis.aliveEngine = function aliveEngine() {
     const { n_head: H, n_layer: L, n_embd: C, block_size: T } = model.config, tokenizer = model.tokenizer;
     const [base, changed, second] = [new Session(model), new Session(model), new Session(model)];
     let latest = 0;
-    const pause = () => new Promise(resolve => { setTimeout(resolve); });
+    const { port1, port2 } = new MessageChannel(), waiting = [];  // a timer would wait four milliseconds each time
+    port1.onmessage = () => waiting.shift()();
+    const pause = () => new Promise(resolve => { waiting.push(resolve); port2.postMessage(null); });
 
-    async function finish(sessions, id) {  // compute what is missing; false when a newer question has come
+    function* finish(sessions) {  // compute what is missing; say how far it is
       const total = sessions.reduce((n, s) => n + s.ids.length, 0);
-      let last = Date.now();
       for (const session of sessions) {
         while (session.done < session.ids.length) {
-          session.step();
-          if (Date.now() - last > 8) {
-            reply({ id, kind: "progress", done: sessions.reduce((n, s) => n + s.done, 0), total });
-            await pause();
-            if (latest !== id) return false;
-            last = Date.now();
-          }
+          for (const _ of session.layers()) yield { done: sessions.reduce((n, s) => n + s.done, 0), total };
         }
       }
-      return true;
     }
 
     const told = (p, order, n) => order.slice(0, n).map(i => ({ id: i, piece: tokenizer.piece(i), p: p[i] }));
 
-    function lens(session, t) {  // what the head would say after each layer
-      const next = session.ids[t + 1];
-      return Array.from({ length: L + 1 }, (_, layer) => {
+    function* lens(session, t) {  // what the head would say after each layer
+      const next = session.ids[t + 1], rows = [];
+      for (let layer = 0; layer <= L; layer++) {
+        yield null;
         const p = softmax(session.logits(t, layer)), order = Array.from(p.keys()).sort((a, b) => p[b] - p[a] || a - b);
-        return { top: told(p, order, 3), next: next === undefined ? null : { piece: tokenizer.piece(next), p: p[next], rank: order.indexOf(next) + 1 } };
-      });
+        rows.push({ top: told(p, order, 3), next: next === undefined ? null : { piece: tokenizer.piece(next), p: p[next], rank: order.indexOf(next) + 1 } });
+      }
+      return rows;
     }
 
-    return async function answer(question) {
+    function* work(question) {  // a few milliseconds between one yield and the next
       const { id, text, look = {}, sampling = {} } = question;
-      latest = id;
       const all = question.ids || tokenizer.encode(text || "");
       const lost = question.ids ? [] : tokenizer.lost(text || "");
       if (!all.length) return reply({ id, kind: "empty", lost });
@@ -410,13 +408,13 @@ globalThis.aliveEngine = function aliveEngine() {
         other = tokenizer.encode(question.patch.text).slice(-T);
         if (!other.length) return reply({ id, kind: "empty", second: true, lost: tokenizer.lost(question.patch.text) });
         second.read(other);
-        if (!await finish([second], id)) return undefined;
+        yield* finish([second]);
         const from = Math.min(question.patch.from, other.length - 1), at = Math.min(question.patch.at, ids.length - 1);
         patch = { layer: question.patch.layer, from, at, x: Float64Array.from(second.at(from, question.patch.layer)) };
       }
       const different = off.length > 0 || patch !== null, shown = different ? changed : base;
       const known = base.read(ids), kept = different ? changed.read(ids, off, patch) : known;
-      if (!await finish(different ? [base, changed] : [base], id)) return undefined;
+      yield* finish(different ? [base, changed] : [base]);
       const t = ids.length - 1, position = Math.min(look.position ?? t, t), layer = look.layer ?? 0, head = look.head ?? 0;
       const how = choose(shown.logits(t), sampling);
       const weights = new Float32Array(ids.length ** 2);
@@ -424,13 +422,29 @@ globalThis.aliveEngine = function aliveEngine() {
       const before = different ? softmax(base.logits(t)) : null;
       return reply({
         id, kind: "shown", ids: all, pieces: ids.map(i => tokenizer.piece(i)), text: tokenizer.decode(all), lost, cut, kept, computed: ids.length - kept,
-        position, layer, head, weights, lens: lens(shown, position), full: all.length >= T,
+        position, layer, head, weights, lens: yield* lens(shown, position), full: all.length >= T,
         vocabulary: how.model.length, kept_by: how.kept, u: how.u, choice: { id: how.choice, piece: tokenizer.piece(how.choice), p: how.probs[how.choice] },
         top: how.order.slice(0, 10).map(i => ({ id: i, piece: tokenizer.piece(i), model: how.model[i], warm: how.warm ? how.warm[i] : null, p: how.probs[i] })),
         change: before && [...new Set([...Array.from(before.keys()).sort((a, b) => before[b] - before[a] || a - b).slice(0, 5), ...how.order.slice(0, 5)])]
           .map(i => ({ piece: tokenizer.piece(i), before: before[i], after: how.model[i] })),
         second: other.map(i => tokenizer.piece(i)), patch: patch && { layer: patch.layer, from: patch.from, at: patch.at },
       });
+    }
+
+    return async function answer(question) {  // slices of eight milliseconds, until a newer question comes
+      const { id } = question, began = performance.now();
+      latest = id;
+      await pause();
+      let last = performance.now();
+      const slices = work(question);
+      while (latest === id) {
+        const { value: far, done } = slices.next(), now = performance.now();
+        if (done) return;
+        if (now - last < 8) continue;
+        if (far && now - began > 100) reply({ id, kind: "progress", ...far });
+        await pause();
+        last = performance.now();
+      }
     };
   }
 

@@ -333,6 +333,46 @@ def test_a_head_switched_off_and_a_patched_stream_change_what_pytorch_says(brows
         assert reader.complaints == []
 
 
+def test_a_page_without_a_worker_hears_stop_between_two_tokens(browser, folder):
+    """It computes in slices: what a reader presses comes before the next token, and all parts show the last one."""
+    with Reader(browser, f"{folder.as_uri()}/no.html") as reader:
+        reader.load()
+        reader.status("of 256 positions")
+        begun = reader.page.locator(".alive-tokens button").count()
+        reader.tab_to("Continue by 20")
+        reader.page.evaluate("""() => { const b = document.activeElement; b.click(); setTimeout(() => { globalThis.said = b.textContent; b.click(); }); }""")
+        reader.page.wait_for_function("globalThis.said === 'Stop' && document.activeElement.textContent === 'Continue by 20'")
+        written = int(reader.status(r"^\d+ of 256").split()[0])
+        assert begun < written < begun + 10
+        assert reader.page.locator(".alive-tokens button").count() == written
+        assert reader.page.locator("table[role=grid]").get_attribute("aria-rowcount") == str(written + 1)
+        assert f"({written}) after each layer" in reader.page.locator(".alive").inner_text()
+        assert reader.complaints == []
+
+
+def test_what_is_drawn_again_is_what_a_fresh_page_draws(browser, folder):
+    """Tokens and grid keep their elements: after longer and shorter texts they say the same as new ones."""
+    drawn = """() => [...document.querySelectorAll('.alive-tokens, .alive-tokens *, .alive-grid, .alive-grid *')].map(e =>
+      [e.tagName, e.children.length ? '' : e.textContent, ...[...e.attributes].map(a => `${a.name}=${a.value}`).sort()].join(' '))"""
+    texts = ["O", "O Romeo, Romeo! wherefore art thou Romeo? Deny thy father and refuse thy name", "My lord, the", "My lord, the king is"]
+    with Reader(browser, f"{folder.as_uri()}/yes.html") as reader:
+        reader.load()
+        for i, text in enumerate(texts):
+            reader.tab_to("Text", back=True)
+            reader.press("Control+a")
+            reader.page.keyboard.insert_text(text)
+            reader.shows(text)
+            with Reader(browser, f"{folder.as_uri()}/yes.html") as fresh:
+                fresh.page.evaluate("t => { document.querySelector('.alive').dataset.text = t; }", text)
+                fresh.load()
+                fresh.shows(text)
+                assert reader.page.evaluate(drawn) == fresh.page.evaluate(drawn)
+            if i == 1:  # the window moves, and stays until the text changes
+                reader.tab_to(" to “")
+                reader.press("Control+Home", "PageDown", "ArrowRight")
+        assert reader.complaints == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_a_phone_and_nothing_moves(browser, folder, theme):
     with Reader(browser, f"{folder.as_uri()}/yes.html", width=390, reduced_motion="reduce") as reader:
