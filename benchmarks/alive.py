@@ -22,6 +22,7 @@ import functools
 import http.server
 import json
 import math
+import os
 import re
 import resource
 import shutil
@@ -97,7 +98,7 @@ def frames_in_page(page: Path, chromium: str, rounds: int) -> dict:
                 for doing, act in {"nothing": lambda tab=tab: tab.wait_for_timeout(2000), "writing": write, "walking": walk}.items():
                     tab.evaluate(METER)
                     act()
-                    measured.setdefault((where, doing), []).append(tab.evaluate(READ_METER))
+                    measured.setdefault((where, doing), []).append(tab.evaluate(READ_METER) | {"load": os.getloadavg()[0]})
                 tab.close()
         version = browser.version
         browser.close()
@@ -108,7 +109,7 @@ def frames_in_page(page: Path, chromium: str, rounds: int) -> dict:
         gaps = sorted(best["gaps"])
         rows.append({"where": where, "doing": doing, "frames": len(gaps), "median_ms": statistics.median(gaps),
                      "p95_ms": gaps[math.ceil(0.95 * len(gaps)) - 1], "longest_ms": gaps[-1], "late": min(late),
-                     "long_tasks": len(best["tasks"]), "longest_task_ms": max(best["tasks"], default=0), "late_in_each_round": late})  # fmt: skip
+                     "long_tasks": len(best["tasks"]), "longest_task_ms": max(best["tasks"], default=0), "load_average": best["load"], "late_in_each_round": late})  # fmt: skip
     return {"chromium": version, "rounds": rounds, "shown": "the round with the fewest late frames", "late_from_ms": LATE, "rows": rows}
 
 
@@ -149,6 +150,7 @@ BESIDE = """async ({ rounds, transformers }) => {
   ways["ONNX Runtime Web reads"] = async () => (await call(text)).logits;
   const best = {}, last = {};
   for (let round = 0; round <= rounds; round++) for (const [name, way] of Object.entries(ways)) {  // the first warms up
+    if (name.includes("without") && round !== 1) continue;  // it takes a minute: once
     const start = performance.now();
     last[name] = await way();
     if (round) best[name] = Math.min(best[name] ?? Infinity, performance.now() - start);
@@ -246,7 +248,7 @@ def beside_others(model, scripts: dict[str, str], ort: Path, transformers: Path 
     if transformers:
         versions |= {"transformers.js": package_version(transformers), "its onnxruntime-web": package_version(runtime)}
     speeds = {name: 1000 * found["T"] / ms for name, ms in found["best"].items()}
-    return {"versions": versions, "rounds": rounds, "shown": "the best round; all take turns in one page, on one thread",
+    return {"versions": versions, "rounds": rounds, "shown": "the best round, of the way without a cache the only one; all take turns in one page, on one thread",
             "largest_difference": found["gap"], "same_tokens_written": found["same"], "tokens_per_second": speeds}  # fmt: skip
 
 

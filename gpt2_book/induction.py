@@ -119,7 +119,7 @@ def attention_weights(model: nn.Module, idx: Tensor) -> Tensor:
     return torch.stack(found)
 
 # %% ../nbs/51_induction.ipynb #0cd5e1f0
-def head_scores(weights: Tensor, idx: Tensor, *,
+def circuit_scores(weights: Tensor, idx: Tensor, *,
                 queries: Tensor | None = None) -> dict[str, Tensor]:
     """Return the mean weight of each head on the token before, ``previous``; on what came
     after the query's token earlier, ``prefix``; and on its earlier copies, ``duplicate``.

@@ -6,7 +6,7 @@ from gpt2_book.induction import (
     attending,
     attention_weights,
     circuit,
-    head_scores,
+    circuit_scores,
     repeated_strings,
     switched_off,
 )
@@ -106,7 +106,7 @@ def test_scores_are_what_loops_count():
     weights = torch.rand(2, 3, 4, 9, 9, dtype=torch.float64).tril()
     asked = torch.rand(3, 9) < 0.6
     for queries in (None, asked):
-        found = head_scores(weights, idx, queries=queries)
+        found = circuit_scores(weights, idx, queries=queries)
         for name in ("previous", "prefix", "duplicate"):
             total, n = torch.zeros(2, 4, dtype=torch.float64), 0
             for b in range(3):
