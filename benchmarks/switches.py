@@ -36,8 +36,8 @@ from gpt2_book.tokenizer import BytePairEncoding
 from gpt2_book.workshop.stories import tell_story
 from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
-VOCAB, LENGTH, BATCH, STEPS, THETA = 512, 128, 4, 900, 1e4
-SEEDS, TUNING_SEED = (0, 1, 2), 100
+VOCAB, LENGTH, BATCH, STEPS, THETA = 512, 128, 4, 700, 1e4
+SEEDS, TUNING_SEED, TUNING_STEPS = (0, 1, 2), 100, 900
 RATES = (4e-3, 8e-3, 16e-3)
 STORIES, HELD_OUT, SCORED = 6000, 300, 2**16  # told for training, told for scoring, and tokens that are scored
 BUDGETS = (1e11, 2e11, 4e11)  # floating-point operations of a run
@@ -66,12 +66,14 @@ class Shape:
 
 
 LLAMA = {"bias": False, "norm": "rms", "positions": "rotary", "network": "swiglu", "n_kv_head": 2}
+ROTARY = {"positions": "rotary"}  # the other switches are turned with it: without, so short a run learns too little to tell
 SWITCHES: dict[str, dict] = {
-    "GPT-2": {}, "no biases": {"bias": False}, "RMSNorm": {"norm": "rms"}, "rotary positions": {"positions": "rotary"},
-    "SwiGLU": {"network": "swiglu"}, "ReLU²": {"network": "relu2"}, "grouped queries": {"n_kv_head": 2},
-    "norms on q and k": {"qk_norm": True}, "untied head": {"tied": False}, "window of 32": {"window": 32},
-    "sink": {"sink": True}, "all of Llama": LLAMA,
+    "GPT-2": {}, "rotary positions": ROTARY, "sinusoids": {"positions": "sinusoidal"}, "all of Llama": LLAMA,
+    "SwiGLU": ROTARY | {"network": "swiglu"}, "ReLU²": ROTARY | {"network": "relu2"}, "grouped queries": ROTARY | {"n_kv_head": 2},
+    "norms on q and k": ROTARY | {"qk_norm": True}, "window of 32": ROTARY | {"window": 32}, "RMSNorm": ROTARY | {"norm": "rms"},
+    "no biases": ROTARY | {"bias": False}, "untied head": ROTARY | {"tied": False}, "sink": ROTARY | {"sink": True},
 }  # fmt: skip
+FIRST = 9  # of the switches are run with every seed before the others are begun
 
 
 class Attention(nn.Module):
@@ -279,18 +281,27 @@ def plan(store: dict, only: list[str], steps: int) -> Iterator[dict]:
         return {"experiment": experiment, "name": name, "seed": seed, "steps": steps, "optimizer": "AdamW", "shape": s} | how
 
     for kind in ("AdamW", "Muon"):
-        yield from (one("rates", f"{kind} at {rate:g}", TUNING_SEED, rate=rate, optimizer=kind) for rate in RATES)
-    for seed in SEEDS:
-        if "switches" in only:
-            for name, fields in SWITCHES.items():
-                yield one("switches", name, seed, as_large_as(replace(base, **fields), size), rate=best("AdamW"))
-            yield one("switches", "sinusoids", seed, as_large_as(replace(base, positions="sinusoidal"), size), rate=best("AdamW"))
-            yield one("optimizers", "Muon", seed, rate=best("Muon"), optimizer="Muon")
-        for L, C, H in SIZES if "sizes" in only else ():
-            s = Shape(**LLAMA | {"n_layer": L, "n_embd": C, "n_head": H, "n_kv_head": H // 2, "n_hidden": round(8 * C / 3)})
-            for budget in BUDGETS:
-                n = round(budget / training_flops(s) / (BATCH * LENGTH))
-                yield one("sizes", f"{L} x {C}", seed, s, steps=n, rate=best("AdamW") * base.n_embd / C, budget=budget)
+        for rate in RATES:
+            yield one("rates", f"{kind} at {rate:g}", TUNING_SEED, rate=rate, optimizer=kind, steps=TUNING_STEPS)
+    names = list(SWITCHES) if "switches" in only else []
+    turns = [(name, seed) for seed in SEEDS for name in [*names[:FIRST], "Muon"]]
+    for name, seed in [*turns, *((name, seed) for name in names[FIRST:] for seed in SEEDS)] if names else ():
+        if name == "Muon":
+            yield one("optimizers", name, seed, rate=best(name), optimizer=name)
+        else:
+            yield one("switches", name, seed, as_large_as(replace(base, **SWITCHES[name]), size), rate=best("AdamW"))
+    if "sizes" in only:
+        yield from sizes(best("AdamW"))
+
+
+def sizes(rate: float) -> Iterator[dict]:
+    """Give the runs of Llamas of several sizes, each budget spent whole; the rate, that of GPT-2's width, falls with the width."""
+    for L, C, H in SIZES:
+        s = Shape(**LLAMA | {"n_layer": L, "n_embd": C, "n_head": H, "n_kv_head": H // 2, "n_hidden": round(8 * C / 3)})
+        for budget in BUDGETS:
+            n = round(budget / training_flops(s) / (BATCH * LENGTH))
+            yield {"experiment": "sizes", "name": f"{L} x {C}", "seed": SEEDS[0], "steps": n, "optimizer": "AdamW", "shape": s,
+                   "rate": rate * Shape().n_embd / C, "budget": budget}  # fmt: skip
 
 
 def key(row: dict) -> tuple:
@@ -330,7 +341,7 @@ def main() -> None:
     torch.set_num_threads(1)
     start, machine = time.monotonic(), describe_machine("gpt2_book")
     path = RESULTS / f"switches-{name_of(machine)}.json"
-    options = {"steps": args.steps, "batch": BATCH, "stories": STORIES, "scored": SCORED, "shape": asdict(Shape())}
+    options = {"batch": BATCH, "stories": STORIES, "scored": SCORED, "shape": asdict(Shape())}
     store = {"machine": machine, "options": options, "rows": []}
     if args.save and path.exists():
         old = json.loads(path.read_text(encoding="utf8"))
