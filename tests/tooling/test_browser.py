@@ -302,3 +302,107 @@ def test_the_model_lives_in_its_page(browser, html: Path, served: str, kind: str
             ratio, where = v.page.evaluate(CONTRAST)
             assert ratio >= 4.5, f"hard to read in the {theme} theme: {where}"
         v.check("http://127.0.0.1" if kind == "served" else "file://")
+
+
+def tab_to(v: Visit, name: str) -> None:
+    """Press Tab until the button of this name has the focus."""
+    for _ in range(12):
+        v.page.keyboard.press("Tab")
+        if v.page.evaluate("document.activeElement.textContent") == name:
+            return
+    raise AssertionError(f"no {name!r} within 12 steps")
+
+
+def use_merges(v: Visit, root) -> None:
+    root.locator("textarea").focus()
+    v.page.keyboard.press("Control+a")
+    v.page.keyboard.type("the thesis")
+    v.page.wait_for_function("e => /^2 chunks, 10 bytes/.test(e.textContent)", arg=root.get_by_role("status").element_handle())
+    tab_to(v, "Next merge")
+    v.page.keyboard.press("Enter")
+    assert root.get_by_role("status").inner_text().startswith("Merge 1 of ")
+    tab_to(v, "Last")
+    v.page.keyboard.press("Enter")
+    pieces = root.locator(".alive-chunk > span").all_text_contents()
+    assert "".join(pieces) == "the·thesis" and len(pieces) < 10
+    ids = [int(i) for i in root.inner_text().partition("The ids: ")[2].split()]
+    assert ids == [int(e.get_attribute("data-id")) for e in root.locator(".alive-chunk > span").all()]
+
+
+def use_query(v: Visit, root) -> None:
+    sliders, said = root.locator("input[type=range]"), root.get_by_role("status")
+    for i, key in ((0, "Home"), (1, "End")):
+        before = said.inner_text(), root.locator("table").inner_text(), root.locator("circle").get_attribute("cx" if i == 0 else "cy")
+        sliders.nth(i).focus()
+        v.page.keyboard.press(key)
+        after = said.inner_text(), root.locator("table").inner_text(), root.locator("circle").get_attribute("cx" if i == 0 else "cy")
+        assert all(a != b for a, b in zip(before, after)), (before, after)
+    assert root.locator("svg").get_attribute("aria-label").endswith("-3.00, 3.00")
+    assert sum(float(s) for s in root.locator("tbody td:nth-of-type(2) span:first-child").all_text_contents()) == pytest.approx(1, abs=0.002)
+
+
+def use_draws(v: Visit, root) -> None:
+    drawn, fields = root.locator("ol li"), root.locator("input")
+    found = {}
+    for seed in ("5", "6", "5"):
+        fields.last.focus()
+        v.page.keyboard.press("Control+a")
+        v.page.keyboard.type(seed)
+        assert drawn.count() == 0
+        tab_to(v, "Draw")
+        v.page.keyboard.press("Enter")
+        assert drawn.count() == 1 and root.get_by_role("status").inner_text().startswith(f"Number 1 of seed {seed}: ")
+        tab_to(v, "Draw 20")
+        v.page.keyboard.press("Enter")
+        assert drawn.count() == 21
+        assert found.setdefault(seed, drawn.all_text_contents()) == drawn.all_text_contents()
+    assert found["5"] != found["6"]
+    fields.nth(1).focus()  # top-k
+    v.page.keyboard.type("1")
+    assert root.get_by_role("status").inner_text().startswith("1 of ")
+
+
+def use_cache(v: Visit, root) -> None:
+    said = root.get_by_role("status")
+    root.locator("textarea").focus()
+    v.page.keyboard.press("Control+a")
+    v.page.keyboard.type("My lord, the king")
+    n = root.locator(".alive-chunk").count()
+    v.page.keyboard.type(".")
+    assert said.inner_text().startswith(f"{n} kept (dotted), 1 computed")
+    v.page.keyboard.press("Home")
+    v.page.keyboard.type("O")
+    assert said.inner_text().startswith("0 kept (dotted)") and root.locator(".alive-kept").count() == 0
+
+
+def use_induction(v: Visit, root) -> None:
+    root.get_by_role("button").focus()
+    v.page.keyboard.press("Enter")
+    v.page.wait_for_selector(".alive-tokens button")
+    string = "Zq7Rt2Wx"
+    v.page.keyboard.press("Control+a")
+    v.page.keyboard.type(2 * string + string[:3])
+    v.page.wait_for_function("t => document.querySelector('.alive-tokens').textContent === t", arg=2 * string + string[:3])
+    likely = [name.removesuffix(" ←") for name in root.locator("table.alive-next tbody th").all_inner_texts()]
+    assert string[3] in likely[:3], "it has learned to go on with a string that repeats"
+    tab_to(v, "Continue")
+    v.page.keyboard.press("Enter")
+    v.page.wait_for_function("n => document.querySelectorAll('.alive-tokens button').length === n", arg=2 * len(string) + 4)
+    assert root.locator("textarea").input_value().startswith(2 * string + string[:3])
+
+
+@pytest.mark.parametrize("kind", ["served", "file"])
+@pytest.mark.parametrize(
+    ("chapter", "part", "use"),
+    [("01_tokenization", "[data-widget='merges']", use_merges), ("11_attention", "[data-widget='query']", use_query),
+     ("22_sampling", "[data-widget='draws']", use_draws), ("23_kv_cache", "[data-widget='cache']", use_cache),
+     ("51_induction", "[data-here='induction']", use_induction)],
+)  # fmt: skip
+def test_a_widget_in_its_chapter(browser, html: Path, served: str, kind: str, chapter: str, part: str, use):
+    """With keys alone, on the built page; tests/tooling/test_widgets_page.py holds what each says against PyTorch."""
+    home = served if kind == "served" else html.as_uri()
+    with Visit(browser, f"{home}/nbs/{chapter}.html") as v:
+        root = v.page.locator(f".alive{part}")
+        assert root.count() == 1
+        use(v, root)
+        v.check(home if kind == "served" else "file://")
