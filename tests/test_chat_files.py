@@ -107,6 +107,8 @@ def test_a_run_learns_chats_goes_on_and_is_loaded_by_transformers(tmp_path):
 
 
 def test_a_recipe_refuses_chats_that_cannot_be_learned(tmp_path):
+    import json
+
     from gpt2_book.workshop.from_recipe import run_recipe
     from gpt2_book.workshop.recipes import Recipe
 
@@ -133,3 +135,7 @@ def test_a_recipe_refuses_chats_that_cannot_be_learned(tmp_path):
         run_recipe(recipe, tmp_path / "d", progress=False)
     with pytest.raises(FileNotFoundError):
         run_recipe(Recipe.of({"chat": "missing.jsonl", "init_from": "stories"}), tmp_path / "e", progress=False)
+    path.write_text(json.dumps({"messages": chats[0][:1]}))
+    with pytest.raises(ValueError, match="line 1: the chat has no answer"):
+        run_recipe(recipe, tmp_path / "e", progress=False)
+    assert not (tmp_path / "e").exists(), "nothing is left that another run could stumble over"

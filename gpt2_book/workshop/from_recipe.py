@@ -24,7 +24,7 @@ from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import choose_device
 from gpt2_book.workshop.chat_files import (
-    ChatIngredients, chat_ingredients, chat_tokenizer, save_template
+    ChatIngredients, chat_ingredients, chat_tokenizer, read_chats, save_template
 )
 from .checkpoints import Checkpoints, differences, set_seed
 from .files import whole_file
@@ -216,6 +216,8 @@ def _begin(
         raise ValueError(f"{batch} cannot be shared by {group.size} ranks")
     found = None
     if group.rank == 0:
+        if recipe.chat:
+            read_chats(recipe.chat)  # refused before anything is written
         found = prepare(write_recipe(recipe, folder), folder)
     recipe = group.gather(found and found.recipe)[0]
     return found or prepare(recipe, folder, verify=False)
