@@ -149,13 +149,14 @@ class CachedLogits(NextLogits):
     Args:
         model: a :class:`gpt2_book.model.GPT`.
         chunk: the most tokens of a prompt that are read at once.
+        size: the most tokens that the cache must hold, by default the model's context.
     """
 
-    def __init__(self, model: nn.Module, *, chunk: int = 1024):
+    def __init__(self, model: nn.Module, *, chunk: int = 1024, size: int | None = None):
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, not {chunk}")
         super().__init__(model)
-        self.chunk = chunk
+        self.chunk, self.size = chunk, size
         self.cache: KVCache | None = None
 
     @torch.no_grad()
@@ -185,7 +186,7 @@ class CachedLogits(NextLogits):
 
     def empty_cache(self, batch: int) -> KVCache:
         """Make a cache for so many rows."""
-        return self.model.empty_cache(batch)
+        return self.model.empty_cache(batch, size=self.size)
 
     def reorder(self, rows: Tensor) -> None:
         """Let row ``b`` go on from what row ``rows[b]`` has read; ``rows`` is (B,)."""

@@ -103,6 +103,24 @@ def test_one_beam_is_greedy():
         beam_search(logits_of, ids, 3, n_beams=0)
 
 
+# ../nbs/27_beam_search.ipynb #c4c8e0a5
+def test_the_cache_is_as_long_as_the_text_will_be():
+    from unittest import mock
+
+    from gpt2_book.model import GPT, GPTConfig
+
+    model = GPT(GPTConfig(block_size=16, vocab_size=13, n_layer=1, n_head=2, n_embd=8))
+    size, idx = model.config.block_size, torch.ones(1, 3, dtype=torch.long)
+    ways = {"stream": lambda n: list(model.stream(idx, n, temperature=0)),
+            "generate": lambda n: model.generate(idx, n, temperature=0),
+            "search": lambda n: model.beam_search(idx, n, n_beams=2)}
+    for name, write in ways.items():
+        for n, asked in ((4, 7), (size + 5, size)):  # a window that slides needs all of it
+            with mock.patch.object(model, "empty_cache", wraps=model.empty_cache) as made:
+                write(n)
+            assert [call.kwargs["size"] for call in made.call_args_list] == [asked], name
+
+
 # ../nbs/27_beam_search.ipynb #e0a94d71
 def test_a_search_that_cannot_be_is_refused():
     def never(idx):

@@ -202,15 +202,18 @@ class FastLogits(FastNextLogits, CachedLogits):
         compile: have the step for one token compiled. While the model has forward hooks it
             runs uncompiled.
         chunk: the most tokens of a prompt that are read at once.
+        size: the most tokens that the cache must hold. With ``compile`` it is as long as
+            the model's context, so that the next text can have it.
     """
 
-    def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024):
+    def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024,
+                 size: int | None = None):
         # two ways that read rows, and a mapped file has columns
         for p in model.parameters():
             by_rows = compile or (p.element_size() == 2 and p.device.type == "cpu")
             if by_rows and not p.is_contiguous():
                 p.data = p.data.contiguous()
-        super().__init__(model, chunk=chunk)
+        super().__init__(model, chunk=chunk, size=None if compile else size)
         self.compile = compile
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -235,7 +238,8 @@ class FastLogits(FastNextLogits, CachedLogits):
         short = like.element_size() == 2 and like.device.type == "cpu" and not self.compile
         as_computed = short and {vars(m).get("attend", plain)
                                  for m in self.modules} == {plain}
-        cache = self.model.empty_cache(batch, dtype=torch.float32 if as_computed else None)
+        cache = self.model.empty_cache(batch, size=self.size,
+                                       dtype=torch.float32 if as_computed else None)
         return _keep_in_place(cache) if self.compile and _on_a_graph(like.device) else cache
 
 # %% ../../nbs/68_fast_reading.ipynb #ab35a1d9
