@@ -86,7 +86,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
               "clean_up_tokenization_spaces": False, "add_prefix_space": False}  # fmt: skip
     if special:
         end = GPT2_SPECIAL[0] if GPT2_SPECIAL[0] in special else next(iter(special))
-        config |= {"bos_token": end, "eos_token": end}
+        config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
     added = [{"id": i, "content": name, **flags, "special": True}
              for name, i in special.items()]  # fmt: skip
     full = {"version": "1.0", "added_tokens": added, **empty,
