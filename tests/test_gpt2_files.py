@@ -266,3 +266,28 @@ def test_an_int8_copy_is_not_saved():
             with pytest.raises(ValueError, match="is torch.int8: save the model itself"):
                 int8(GPT(shape)).save_pretrained(empty)
             assert not list(Path(empty).iterdir())
+
+
+# ../nbs/74_gpt2_files.ipynb #e5e7e9d1
+import numpy as np
+from transformers import AutoTokenizer
+
+
+def test_a_saved_folder_is_converted_by_ctranslate2_and_computes_the_same():
+    ctranslate2 = pytest.importorskip("ctranslate2", reason='not installed: pip install "gpt2_book[serve]"')
+    from ctranslate2.converters import TransformersConverter
+
+    tokenizer = small_tokenizer(special_tokens=["<|endoftext|>"])
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_embd=24, n_layer=2, n_head=3, block_size=20, vocab_size=tokenizer.vocab_size)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids = tokenizer.encode("the bat sat on 12 mats")
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        model.save_pretrained(folder, tokenizer=tokenizer)
+        spelled = AutoTokenizer.from_pretrained(folder).convert_ids_to_tokens(ids)
+        converted = TransformersConverter(folder).convert(str(Path(folder) / "converted"))
+        theirs = ctranslate2.Generator(converted).forward_batch([spelled], return_log_probs=False)
+        ours = model(torch.tensor([ids]))[0]
+    difference = (torch.from_numpy(np.array(theirs)) - ours).abs().max() / ours.std()
+    assert difference < 1e-4, difference
