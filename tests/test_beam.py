@@ -109,14 +109,14 @@ def test_the_cache_is_as_long_as_the_text_will_be():
 
     from gpt2_book.model import GPT, GPTConfig
 
-    model = GPT(GPTConfig(block_size=16, vocab_size=13, n_layer=1, n_head=2, n_embd=8))
-    size, idx = model.config.block_size, torch.ones(1, 3, dtype=torch.long)
-    ways = {"stream": lambda n: list(model.stream(idx, n, temperature=0)),
-            "generate": lambda n: model.generate(idx, n, temperature=0),
-            "search": lambda n: model.beam_search(idx, n, n_beams=2)}
+    gpt = GPT(GPTConfig(block_size=16, vocab_size=13, n_layer=1, n_head=2, n_embd=8))
+    start = torch.ones(1, 3, dtype=torch.long)
+    ways = {"stream": lambda n: list(gpt.stream(start, n, temperature=0)),
+            "generate": lambda n: gpt.generate(start, n, temperature=0),
+            "search": lambda n: gpt.beam_search(start, n, n_beams=2)}
     for name, write in ways.items():
-        for n, asked in ((4, 7), (size + 5, size)):  # a window that slides needs all of it
-            with mock.patch.object(model, "empty_cache", wraps=model.empty_cache) as made:
+        for n, asked in ((4, 7), (21, 16)):  # a window that slides needs all of it
+            with mock.patch.object(gpt, "empty_cache", wraps=gpt.empty_cache) as made:
                 write(n)
             assert [call.kwargs["size"] for call in made.call_args_list] == [asked], name
 
