@@ -194,22 +194,23 @@ class Generates:
         shape = (c.n_layer, c.n_head, c.n_embd // c.n_head, size or c.block_size)
         return KVCache(*shape, batch=batch, dtype=dtype or wpe.dtype, device=wpe.device)
 
-    def reader(self, cache: bool, compile: bool, size: int | None = None) -> NextLogits:
-        """Return what gives the loops the next logits, without dropout; of no more than
-        ``size`` tokens, where it is given.
+    def reader(self, cache: bool, compile: bool, longest: int | None = None) -> NextLogits:
+        """Return what gives the loops the next logits, without dropout; of texts of no more
+        than ``longest`` tokens, where it is given.
         """
         if compile and not cache:
             raise ValueError(
                 "compile=True needs the cache: what is compiled is the step that reads "
                 "one token")
         model: Any = self
+        size = longest and min(longest, self.config.block_size)
         return (FastLogits(model, compile=compile, size=size) if cache
                 else FastNextLogits(model))
 
-    def _room(self, idx: Tensor, max_new_tokens: int) -> int:
-        """How many tokens a cache for this text must hold, once they are checked."""
+    def _longest(self, idx: Tensor, max_new_tokens: int) -> int:
+        """How many tokens the text may have in the end, once they are checked."""
         check_prompt(idx, max_new_tokens, None, None)
-        return min(idx.size(1) + max_new_tokens, self.config.block_size)
+        return idx.size(1) + max_new_tokens
 
     def stream(
         self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
@@ -218,7 +219,7 @@ class Generates:
     ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen.
         """
-        read = self.reader(cache, compile, self._room(idx, max_new_tokens))
+        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
         window = self.config.block_size
         return generation.stream(read, idx, max_new_tokens, attention_mask=attention_mask,
                                block_size=window, **how)
@@ -266,7 +267,7 @@ class Generates:
             ValueError: when an option, the prompt or the mask cannot be, or the model's
                 logits are no numbers.
         """
-        read = self.reader(cache, compile, self._room(idx, max_new_tokens))
+        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
         window = self.config.block_size
         return generation.generate(
             read, idx, max_new_tokens, attention_mask=attention_mask,
@@ -279,7 +280,7 @@ class Generates:
         """Append the likeliest tokens that a search finds; ``how`` as for
         :func:`gpt2_book.beam.beam_search`.
         """
-        read = self.reader(cache, compile, self._room(idx, max_new_tokens))
+        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
         how["block_size"] = self.config.block_size
         how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
         return beam_search(read, idx, max_new_tokens, **how)

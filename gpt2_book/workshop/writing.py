@@ -140,7 +140,7 @@ def _grow(gpt, idx, texts: list[_Continuation], max_new_tokens: int, *, seeds: l
 
     from gpt2_book import generation
 
-    reader = gpt.reader(True, compile)
+    reader = gpt.reader(True, compile, idx.size(1) + max_new_tokens)
     last: list[torch.Tensor] = []
 
     def logits_of(idx):
@@ -169,7 +169,7 @@ def _search(gpt, idx, text: _Continuation, max_new_tokens: int, *, n_beams: int,
     """
     from gpt2_book.beam import beam_search
 
-    reader = gpt.reader(True, compile)
+    reader = gpt.reader(True, compile, idx.size(1) + max_new_tokens)
     how: dict[str, Any] = {"n_beams": n_beams, "length_penalty": length_penalty}
     how |= {"block_size": gpt.config.block_size, "stop_tokens": text.ends}
     how |= {"reorder": reader.reorder, "return_scores": True}
