@@ -176,6 +176,12 @@ def _check_search(n_beams: int, length_penalty: float, stop_tokens: Sequence[int
         raise ValueError(f"length_penalty must be finite, not {length_penalty}")
     check_stops(stop_tokens, pad)
 
+# %% ../nbs/27_beam_search.ipynb #d1f0a3b7
+def _longest(idx: Tensor, max_new_tokens: int) -> int:
+    """How many tokens the text may have in the end, once they are checked."""
+    check_prompt(idx, max_new_tokens, None, None)
+    return idx.size(1) + max_new_tokens
+
 # %% ../nbs/27_beam_search.ipynb #1d5f94eb
 class Generates:
     """Text generation for a model that has ``next_logits`` and a ``config`` with a
@@ -207,11 +213,6 @@ class Generates:
         return (FastLogits(model, compile=compile, size=size) if cache
                 else FastNextLogits(model))
 
-    def _longest(self, idx: Tensor, max_new_tokens: int) -> int:
-        """How many tokens the text may have in the end, once they are checked."""
-        check_prompt(idx, max_new_tokens, None, None)
-        return idx.size(1) + max_new_tokens
-
     def stream(
         self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,
         cache: bool = True,
@@ -219,7 +220,7 @@ class Generates:
     ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the tokens that :meth:`generate` appends, (B, 1) each, as they are chosen.
         """
-        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
+        read = self.reader(cache, compile, _longest(idx, max_new_tokens))
         window = self.config.block_size
         return generation.stream(read, idx, max_new_tokens, attention_mask=attention_mask,
                                block_size=window, **how)
@@ -267,7 +268,7 @@ class Generates:
             ValueError: when an option, the prompt or the mask cannot be, or the model's
                 logits are no numbers.
         """
-        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
+        read = self.reader(cache, compile, _longest(idx, max_new_tokens))
         window = self.config.block_size
         return generation.generate(
             read, idx, max_new_tokens, attention_mask=attention_mask,
@@ -280,7 +281,7 @@ class Generates:
         """Append the likeliest tokens that a search finds; ``how`` as for
         :func:`gpt2_book.beam.beam_search`.
         """
-        read = self.reader(cache, compile, self._longest(idx, max_new_tokens))
+        read = self.reader(cache, compile, _longest(idx, max_new_tokens))
         how["block_size"] = self.config.block_size
         how["reorder"] = read.reorder if isinstance(read, FastLogits) else None
         return beam_search(read, idx, max_new_tokens, **how)
