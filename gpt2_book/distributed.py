@@ -180,7 +180,7 @@ def _shard(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
             f"sharded training needs torch 2.8 or newer, this is {torch.__version__}")
     _make_contiguous(objective)  # a part is a run of rows
     kind = next(objective.parameters()).device.type
-    # by default it were the accelerator's, where there is one
+    # by default it would be the accelerator's, where there is one
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
     for module in (*blocks, objective):
         # the module itself, now of a class with more methods
