@@ -163,6 +163,41 @@ def test_logits_of_the_last_token_alone_are_asked_for_with_targets():
     assert check_gpt(LastOnly, "x.py").startswith("equal")
 
 
+# ../nbs/67_own_gpt.ipynb #b7a90c11
+def test_what_happens_before_the_blocks_and_after_the_head_is_said():
+    class Last(MyGPT):
+        def forward(self, idx):
+            return super().forward(idx)[:, -1:]
+
+
+    class Softmax(MyGPT):
+        def forward(self, idx):
+            return super().forward(idx).softmax(-1)
+
+
+    class Turned(MyGPT):
+        def forward(self, idx):
+            return super().forward(idx).flip(0)
+
+
+    class Backwards(MyGPT):
+        def forward(self, idx):
+            x = self.tok_emb(idx) + self.pos_emb(torch.arange(idx.size(1)).flip(0))
+            return self.out_head(self.norm(self.blocks(x)))
+
+
+    class Nowhere(MyGPT):
+        def forward(self, idx):
+            return self.out_head(self.norm(self.blocks(self.tok_emb(idx))))
+
+
+    for make, said in ((Last, r"for idx of \(2, 9\) it gives \(2, 1, 53\), not logits"), (Softmax, "then changed: by a softmax"),
+                       (Turned, "arranges the logits otherwise"), (Nowhere, r"^\n  no positions are added\n  \(note"),
+                       (Backwards, "^\n  it first differs at: the positions")):
+        with pytest.raises(Wrong, match=said):
+            check_gpt(make, "x.py")
+
+
 # ../nbs/67_own_gpt.ipynb #9ccd02c3
 def test_biases_that_are_missing_are_noted():
     class NoBias(nn.Module):

@@ -184,6 +184,14 @@ def place(model: nn.Module, w: Weights) -> tuple[Weights, list[str]]:
             for name, x in w.items()}, filler.notes
 
 # %% ../../nbs/67_own_gpt.ipynb #91073197
+def _takes(function: Callable, *args: Any) -> bool:
+    try:
+        inspect.signature(getattr(function, "forward", function)).bind(*args)
+    except TypeError:
+        return False
+    return True
+
+
 def _logits(model: Any, idx: Any) -> Any:
     """Run a reader's model and return its logits, (B, T, V), however it gives them."""
     def first(out: Any) -> Any:
@@ -192,7 +200,8 @@ def _logits(model: Any, idx: Any) -> Any:
 
     logits = first(model(idx))
     shape = (*idx.shape, SIZES["vocab_size"])
-    if isinstance(logits, torch.Tensor) and logits.shape[1:2] == (1,) != shape[1:2]:
+    one = isinstance(logits, torch.Tensor) and logits.shape[1:2] == (1,) != shape[1:2]
+    if one and _takes(model, idx, idx):
         logits = first(model(idx, idx))  # many give all logits only where there are targets
     if not isinstance(logits, torch.Tensor) or logits.shape != shape:
         what = tuple(getattr(logits, "shape", ())) or type(logits).__name__
@@ -210,7 +219,7 @@ def _build(make: Callable) -> Any:
     return make(**SIZES).double().eval()
 
 
-def _explain(w: dict, idx: Any, seen: Any) -> list[str]:
+def _explain(w: dict, idx: Any, seen: Any, logits: Any) -> list[str]:
     """Say with which mistakes GPT-2 computes what was seen, and how far it can be followed."""
     found, where = explain(w, idx, seen)
     if where:  # where a step is in float32, less may be asked for
@@ -218,7 +227,12 @@ def _explain(w: dict, idx: Any, seen: Any) -> list[str]:
         found, where = (roughly, None) if further is None else (found, where)
     if where:
         return [*found, f"{'then ' if found else ''}it first differs at: {where}"]
-    return found or ["it makes the right numbers, but arranges the logits otherwise"]
+    right, given = (x.double().flatten().sort()[0]
+                    for x in (list(trace(w, idx))[-1][1], logits))
+    return found or (["it makes the right numbers, but arranges the logits otherwise"]
+                     if torch.allclose(right, given, rtol=1e-4, atol=1e-4) else
+                     ["the logits are right when the head makes them, and then changed: by a "
+                      "softmax, or a factor?"])
 
 # %% ../../nbs/67_own_gpt.ipynb #18497c5a
 def _watched(make: Callable, file: Path) -> tuple[Any, ...]:
@@ -251,7 +265,7 @@ def check_gpt(make: Callable, file: Path) -> str:
     far = (logits - list(trace(w, idx))[-1][1]).abs().max().item()
     noted = [f"(note: {note})" for note in notes]
     if not far < 1e-4:
-        raise Wrong("\n  ".join(["", *_explain(w, idx, seen), *noted]))
+        raise Wrong("\n  ".join(["", *_explain(w, idx, seen, logits), *noted]))
     if what := _wrong_gradient(model, idx, w):
         raise Wrong("\n  ".join(["", what, *noted]))
     rounding = "" if far < 1e-9 else f", up to {far:.0e}: it computes in float32 somewhere"

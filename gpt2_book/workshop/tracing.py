@@ -244,7 +244,8 @@ def explain(w: Weights, idx: Tensor, seen: Tensor, *,
         for i, (name, x) in enumerate(trace(w, idx, **options)):
             near = torch.isclose(seen, _print_of(x), rtol, rtol / 100, equal_nan=True)
             if not near.all(1).any():  # near: (N, 6)
-                return i + ("positions" in options), name  # without them a step less
+                # without positions there is a step less, if what follows was computed
+                return i + ("positions" in options and i > 1), name
         return math.inf, None
 
     found: list[str] = []
