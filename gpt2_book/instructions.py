@@ -293,7 +293,7 @@ class ChatLoader:
 def write_answers(model: GPT, tokenizer: Tokenizer, template: ChatTemplate,
                   chats: Sequence[Sequence[Mapping[str, str]]], *,
                   max_new_tokens: int = 24, end: str = "<|end|>") -> list[str]:
-    """Return the model's likeliest answer to each chat that ends with a question."""
+    """Return the model's greedy answer to each chat that ends with a question."""
     prompts = [encode_chat(tokenizer, template, chat)[0] for chat in chats]
     idx, mask = pad_left(prompts)  # (B, T)
     stop = tokenizer.special_tokens[end]
