@@ -61,7 +61,8 @@ class _Reader:
 
     def __init__(self, model: Any):
         self.model, self.how = model, NextLogits(model)
-        self.cache, self.seen = model.empty_cache(), torch.zeros(1, 0, dtype=torch.long)
+        self.cache = model.empty_cache()
+        self.seen = torch.zeros(1, 0, dtype=torch.long, device="cpu")
 
     @torch.no_grad()
     def __call__(self, text: Tensor, n: int) -> Tensor:
@@ -96,7 +97,8 @@ class TextDraft:
         starts = (i for i in earlier if ids[i : i + k] == ids[-k:])
         start = next(starts, len(ids))  # nothing follows the end
         guesses = ids[start + k : start + k + n]
-        return guesses, F.one_hot(torch.tensor(guesses, dtype=torch.long), V).double()
+        which = torch.tensor(guesses, dtype=torch.long, device="cpu")
+        return guesses, F.one_hot(which, V).double()
 
 # %% ../nbs/29_drafts.ipynb #957cdfcc
 class ModelDraft:
@@ -127,7 +129,7 @@ def _passes(
     how: dict[str, Any],
 ) -> Iterator[Tensor]:  # fmt: skip
     """Yield the new tokens of each pass, (1, 1 to n + 1)."""
-    read, text, V = _Reader(model), idx, model.config.vocab_size
+    read, text, V = _Reader(model), idx.cpu(), model.config.vocab_size
     while (T := text.size(1)) < end:
         most = min(n_guesses, end - T - 1)
         guesses, q = draft(text, most, V, generator=generator, **how)
@@ -137,7 +139,7 @@ def _passes(
         ends = [i for i, token in enumerate(new) if token in stops]
         new = new[: ends[0] + 1] if ends else new
         text = torch.cat([text, text.new_tensor([new])], dim=1)
-        yield text[:, T:]
+        yield text[:, T:].to(idx.device)
         if ends:
             return
 
@@ -171,7 +173,8 @@ def write_with_draft(
     """
     _check(model, idx, max_new_tokens, draft, n_guesses)
     check_stops(stop_tokens, None)
-    _chances(torch.zeros(1, 1), **how)
+    # greedy choice uses no filters; a wrong one is refused all the same
+    _chances(torch.zeros(1, 1), **how | {"temperature": how.get("temperature", 1.0) or 1.0})
     return _passes(model, idx, idx.size(1) + max_new_tokens, draft, n_guesses, stop_tokens,
                    generator, how)
 

@@ -124,12 +124,14 @@ def test_what_cannot_be_is_refused_before_anything_is_read():
         ("the draft knows 12 tokens and the model 11", (idx, 4, ModelDraft(tiny_gpt(vocab_size=12))), {}),
         ("at least one token", (idx[:, :0], 4, draft), {}),
         ("top_p", (idx, 4, draft), {"top_p": 1.5}),
+        ("top_p", (idx, 4, draft), {"top_p": 1.5, "temperature": 0}),
         ("temperature", (idx, 4, draft), {"temperature": -1.0}),
     ):
         with pytest.raises(ValueError, match=match):
             write_with_draft(model, *args, **how)
-    with pytest.raises(TypeError, match="top_q"):
-        write_with_draft(model, idx, 4, draft, top_q=0.5)
+    for temperature in (0, 1.0):
+        with pytest.raises(TypeError, match="top_q"):
+            write_with_draft(model, idx, 4, draft, temperature=temperature, top_q=0.5)
     with pytest.raises(ValueError, match="n_tokens must be at least 1, not 0"):
         TextDraft(0)
     broken = tiny_gpt()

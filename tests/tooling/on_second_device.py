@@ -22,6 +22,7 @@ from gpt2_book.classification import GPTClassifier, class_logits
 from gpt2_book.compare import first_difference
 from gpt2_book.data import SequentialLoader, ShuffledLoader
 from gpt2_book.decoding import int8
+from gpt2_book.drafts import ModelDraft, TextDraft, write_with_draft
 from gpt2_book.evaluation import evaluate_text, loss_by_position
 from gpt2_book.finetuning import add_lora, lora_layers, merge_lora
 from gpt2_book.generation import pad_left
@@ -144,6 +145,20 @@ def test_int8(idx):
     assert_close(there(other(idx.to(DEVICE))[0]), ours(idx)[0])
     found = other.generate(idx.to(DEVICE), 6, temperature=0)
     assert_close(there(found), ours.generate(idx, 6, temperature=0))
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_drafts(idx, temperature):
+    ours, other = both(lambda: GPT(GPTConfig(**SHAPE)))
+    start = idx[:1, :5]
+    for draft in (lambda model: TextDraft(1), ModelDraft):
+        found, expected = (
+            torch.cat([there(new) if model is other else new for new in write_with_draft(
+                model, where, 9, draft(model), temperature=temperature, generator=torch.Generator().manual_seed(5)
+            )], dim=1)
+            for model, where in ((other, start.to(DEVICE)), (ours, start))
+        )  # fmt: skip
+        assert_close(found, expected)
 
 
 def test_text_and_evaluation():
