@@ -2,7 +2,7 @@
 
 
 # ../nbs/24_fast_decoding.ipynb #d31cb197
-def test_a_write_to_a_part_copies_the_whole_and_the_cache_has_a_tensor_for_each_layer():
+def test_a_write_to_a_part_makes_a_new_whole_and_the_cache_has_a_tensor_for_each_layer():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     one_tensor, many = torch.zeros(2, 12, 64, 8), [torch.zeros(12, 64, 8) for _ in range(2)]
