@@ -22,8 +22,63 @@ from .tokenizer import Tokenizer
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/61_instructions.ipynb #6100000c
+# %% ../nbs/61_instructions.ipynb #61000015
 CHAT_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+
+
+def add_special_tokens(
+    model: GPT, tokenizer: Tokenizer, names: Sequence[str] = CHAT_TOKENS
+) -> tuple[GPT, Tokenizer]:
+    """Return a model and a tokenizer that know more special tokens; the given ones stay.
+
+    Tokens that the tokenizer has are left alone. New rows of the embedding, and of the
+    head, are the mean of the old ones.
+
+    Source: Hewitt (2021).
+    """
+    new = [name for name in names if name not in tokenizer.special_tokens]
+    n, special = tokenizer.vocab_size, dict(tokenizer.special_tokens)
+    special |= {name: n + i for i, name in enumerate(new)}
+    wider = Tokenizer(tokenizer.ranks, special_tokens=special, pattern=tokenizer.pattern)
+    size = max(model.config.vocab_size, wider.vocab_size)
+    grown = GPT(replace(model.config, vocab_size=size)).to(model.device, model.dtype)
+    state = dict(model.state_dict())
+    for key in ("transformer.wte.weight", "lm_head.weight"):
+        rows = state[key][:n]  # (V, C)
+        mean = rows.mean(0, keepdim=True).expand(size - n, -1)  # (N, C)
+        state[key] = torch.cat([rows, mean])
+    grown.load_state_dict(state)
+    return grown.train(model.training), wider
+
+# %% ../nbs/61_instructions.ipynb #61000018
+def check_chat(messages: Sequence[Mapping[str, str]], *, special: Sequence[str] = (),
+               answered: bool = False) -> None:
+    """Refuse what is no chat: at most one system message, then user and assistant in turn.
+
+    Args:
+        special: the names of special tokens, which no message may hold.
+        answered: the last message must be an answer.
+
+    Raises:
+        ValueError: naming the message.
+    """
+    wanted = ["user", "assistant"] * len(messages)
+    for i, message in enumerate(messages, start=1):
+        if not isinstance(message, Mapping) or not all(
+                isinstance(message.get(key), str) for key in ("role", "content")):
+            raise ValueError(f"message {i} needs a role and a content, not {message!r}")
+        role, content = message["role"], message["content"]
+        if role != "system" or i > 1:
+            if role != (expected := wanted.pop(0)):
+                raise ValueError(f"message {i} is of {role!r}, where {expected!r} is next")
+        if not content.strip():
+            raise ValueError(f"message {i}, of {role!r}, is empty")
+        if held := [name for name in special if name in content]:
+            raise ValueError(f"message {i} holds {held[0]}, a token of the template")
+    if answered and (not messages or messages[-1]["role"] != "assistant"):
+        raise ValueError("the chat has no answer at its end: there is nothing to learn")
+
+# %% ../nbs/61_instructions.ipynb #6100000c
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -97,59 +152,6 @@ class ChatTemplate:
         except (TemplateError, TypeError) as error:
             what = f"the chat template refuses the messages: {error}"
             raise ValueError(what) from error
-
-# %% ../nbs/61_instructions.ipynb #61000015
-def add_special_tokens(
-    model: GPT, tokenizer: Tokenizer, names: Sequence[str] = CHAT_TOKENS
-) -> tuple[GPT, Tokenizer]:
-    """Return a model and a tokenizer that know more special tokens; the given ones stay.
-
-    Tokens that the tokenizer has are left alone. New rows of the embedding, and of the
-    head, are the mean of the old ones.
-
-    Source: Hewitt (2021).
-    """
-    new = [name for name in names if name not in tokenizer.special_tokens]
-    n, special = tokenizer.vocab_size, dict(tokenizer.special_tokens)
-    special |= {name: n + i for i, name in enumerate(new)}
-    wider = Tokenizer(tokenizer.ranks, special_tokens=special, pattern=tokenizer.pattern)
-    size = max(model.config.vocab_size, wider.vocab_size)
-    grown = GPT(replace(model.config, vocab_size=size)).to(model.device, model.dtype)
-    state = dict(model.state_dict())
-    for key in ("transformer.wte.weight", "lm_head.weight"):
-        rows = state[key][:n]  # (V, C)
-        mean = rows.mean(0, keepdim=True).expand(size - n, -1)  # (N, C)
-        state[key] = torch.cat([rows, mean])
-    grown.load_state_dict(state)
-    return grown.train(model.training), wider
-
-# %% ../nbs/61_instructions.ipynb #61000018
-def check_chat(messages: Sequence[Mapping[str, str]], *, special: Sequence[str] = (),
-               answered: bool = False) -> None:
-    """Refuse what is no chat: at most one system message, then user and assistant in turn.
-
-    Args:
-        special: the names of special tokens, which no message may hold.
-        answered: the last message must be an answer.
-
-    Raises:
-        ValueError: naming the message.
-    """
-    wanted = ["user", "assistant"] * len(messages)
-    for i, message in enumerate(messages, start=1):
-        if not isinstance(message, Mapping) or not all(
-                isinstance(message.get(key), str) for key in ("role", "content")):
-            raise ValueError(f"message {i} needs a role and a content, not {message!r}")
-        role, content = message["role"], message["content"]
-        if role != "system" or i > 1:
-            if role != (expected := wanted.pop(0)):
-                raise ValueError(f"message {i} is of {role!r}, where {expected!r} is next")
-        if not content.strip():
-            raise ValueError(f"message {i}, of {role!r}, is empty")
-        if held := [name for name in special if name in content]:
-            raise ValueError(f"message {i} holds {held[0]}, a token of the template")
-    if answered and (not messages or messages[-1]["role"] != "assistant"):
-        raise ValueError("the chat has no answer at its end: there is nothing to learn")
 
 # %% ../nbs/61_instructions.ipynb #6100001d
 def encode_chat(
