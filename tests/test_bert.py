@@ -44,6 +44,48 @@ def reload(model, ours, **how):
         return ours.from_pretrained(folder, dtype=torch.float64, mapped=False, **how)
 
 
+# ../nbs/43_bert.ipynb #2b307b29
+def test_bert_equals_hugging_face_in_values_and_gradients():
+    for how in ({}, {"is_decoder": True}, {"hidden_size": 12, "num_attention_heads": 4, "type_vocab_size": 3},
+                {"num_hidden_layers": 1, "num_attention_heads": 1, "pad_token_id": None, "layer_norm_eps": 1e-3}):
+        hub = theirs(**how)
+        ours = reload(hub, BertForPreTraining)
+        idx, attention_mask, segments = odd_batch()
+        idx[0, 4] = 0  # reading [PAD] as a real token gives its embedding no gradient
+        labels = torch.where(attention_mask & (torch.arange(11) % 3 == 1), idx, -100)  # (B, T)
+        after = torch.tensor([0, 1, 1, 0])
+        expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments, labels=labels,
+                       next_sentence_label=after)
+        tokens, pairs = ours(idx, attention_mask=attention_mask, segments=segments)
+        assert_close(tokens[attention_mask], expected.prediction_logits[attention_mask], rtol=1e-10, atol=1e-10)
+        assert_close(pairs, expected.seq_relationship_logits, rtol=1e-10, atol=1e-10)
+        loss = ours.loss(idx, labels, after, attention_mask=attention_mask, segments=segments)
+        assert_close(loss, expected.loss, rtol=1e-12, atol=0)
+        loss.backward()
+        expected.loss.backward()
+        wanted = {name: p.grad for name, p in hub.named_parameters()}
+        found = {name: p.grad for name, p in ours.named_parameters()}
+        assert found.keys() == wanted.keys()
+        for name in wanted:
+            assert_close(found[name], wanted[name], rtol=1e-9, atol=1e-11)
+
+
+# ../nbs/43_bert.ipynb #b6edbd91
+def test_the_first_weights_are_those_of_bert():
+    torch.manual_seed(0)
+    sized = dict(SHAPES, vocab_size=2000, hidden_size=96, intermediate_size=200)
+    started = BertForPreTraining(BertConfig(**sized))
+    for name, p in started.named_parameters():
+        wanted = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        if p.ndim == 2 and len(p) > 20:
+            assert 0.019 < p.std() < 0.021 and p.mean().abs() < 1e-3, name
+        elif p.ndim == 1:
+            assert bool((p == wanted).all()), name
+    assert not started.bert.embeddings.word_embeddings.weight[0].any()
+    x = torch.randint(1, 2000, (8, 17))
+    assert abs(started.eval().loss(x, x).item() - torch.tensor(2000.0).log().item()) < 0.15
+
+
 # ../nbs/43_bert.ipynb #10fc2c26
 def test_wrong_shapes_of_a_bert_are_refused():
     for how, message in (
@@ -99,48 +141,6 @@ def test_what_an_encoder_cannot_read_is_refused():
         with pytest.raises(ValueError) as caught:
             ours(idx, **how)
         assert message in str(caught.value), (message, str(caught.value))
-
-
-# ../nbs/43_bert.ipynb #2b307b29
-def test_bert_equals_hugging_face_in_values_and_gradients():
-    for how in ({}, {"is_decoder": True}, {"hidden_size": 12, "num_attention_heads": 4, "type_vocab_size": 3},
-                {"num_hidden_layers": 1, "num_attention_heads": 1, "pad_token_id": None, "layer_norm_eps": 1e-3}):
-        hub = theirs(**how)
-        ours = reload(hub, BertForPreTraining)
-        idx, attention_mask, segments = odd_batch()
-        idx[0, 4] = 0  # reading [PAD] as a real token gives its embedding no gradient
-        labels = torch.where(attention_mask & (torch.arange(11) % 3 == 1), idx, -100)  # (B, T)
-        after = torch.tensor([0, 1, 1, 0])
-        expected = hub(input_ids=idx, attention_mask=attention_mask.long(), token_type_ids=segments, labels=labels,
-                       next_sentence_label=after)
-        tokens, pairs = ours(idx, attention_mask=attention_mask, segments=segments)
-        assert_close(tokens[attention_mask], expected.prediction_logits[attention_mask], rtol=1e-10, atol=1e-10)
-        assert_close(pairs, expected.seq_relationship_logits, rtol=1e-10, atol=1e-10)
-        loss = ours.loss(idx, labels, after, attention_mask=attention_mask, segments=segments)
-        assert_close(loss, expected.loss, rtol=1e-12, atol=0)
-        loss.backward()
-        expected.loss.backward()
-        wanted = {name: p.grad for name, p in hub.named_parameters()}
-        found = {name: p.grad for name, p in ours.named_parameters()}
-        assert found.keys() == wanted.keys()
-        for name in wanted:
-            assert_close(found[name], wanted[name], rtol=1e-9, atol=1e-11)
-
-
-# ../nbs/43_bert.ipynb #b6edbd91
-def test_the_first_weights_are_those_of_bert():
-    torch.manual_seed(0)
-    sized = dict(SHAPES, vocab_size=2000, hidden_size=96, intermediate_size=200)
-    started = BertForPreTraining(BertConfig(**sized))
-    for name, p in started.named_parameters():
-        wanted = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-        if p.ndim == 2 and len(p) > 20:
-            assert 0.019 < p.std() < 0.021 and p.mean().abs() < 1e-3, name
-        elif p.ndim == 1:
-            assert bool((p == wanted).all()), name
-    assert not started.bert.embeddings.word_embeddings.weight[0].any()
-    x = torch.randint(1, 2000, (8, 17))
-    assert abs(started.eval().loss(x, x).item() - torch.tensor(2000.0).log().item()) < 0.15
 
 
 # ../nbs/43_bert.ipynb #d8c0d6f8
