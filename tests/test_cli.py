@@ -57,6 +57,27 @@ def test_info_counts_what_the_model_has():
     ).output
     assert f"{80 + 32 + 12 * 64 + 13 * 8 + 16:,}" in small
 
+    import tempfile
+
+    llama = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+             "rope_theta": 500000.0, "tie_word_embeddings": True, "rope_scaling": {
+                 "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": 8192}}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(jsonlib.dumps(llama))
+        output = run("info", folder).output
+        for said in ("16 layers, 32 heads, 2048 wide", "8 groups of heads of 64 channels, 8192 wide inside", "1,235,814,400",
+                     "rotary positions of base 500,000, stretched 32 times", "head tied to the embedding", "64.0 KiB in float32"):
+            assert said in output, output
+        assert "1,498,482,688" not in output and "131,072 in the context" in output
+        Path(folder, "config.json").write_text(jsonlib.dumps(llama | {"tie_word_embeddings": False, "model_type": "mistral", "sliding_window": 99}))
+        output = run("info", folder, "--block-size", 256).output
+        assert "1,498,482,688" in output and "99 keys in sight" in output and "head a matrix of its own" in output
+        assert "full 16.0 MiB" in output
+        result = run("info", folder, "--n-head", 7)
+        assert result.exit_code == 2 and "n_head = 7 is not divisible by n_kv_head = 8" in result.stderr, result.output
+
 
 # ../nbs/90_command_line.ipynb #8d721a66
 def test_the_bytes_are_those_of_the_models():
@@ -71,6 +92,18 @@ def test_the_bytes_are_those_of_the_models():
             assert sum(t.numel() * t.element_size() for t in tensors) == _weight_bytes(config)[dtype]
         cache = gpt.reader(True, False).empty_cache(1)
         held = sum(t.numel() for layer in cache.layers for t in (layer.keys, layer.values))
+        assert f"{4 * held / config.block_size / 1024:,.1f} KiB" in next(_decoding_lines(config))
+
+    from gpt2_book.modern import Llama, LlamaConfig
+
+    for change in ({}, {"tie_weights": False}, {"qk_norm": True, "n_kv_head": 1}):
+        shape = {"block_size": 4, "vocab_size": 10, "n_layer": 2, "n_head": 4, "n_kv_head": 2, "n_embd": 8,
+                 "n_hidden": 12, "head_size": 6, "rope_scaling": None}
+        llama = Llama(config := LlamaConfig(**(shape | change)))
+        for model, dtype in ((llama, "float32"), (decoding.int8(llama), "int8")):
+            tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}.values()
+            assert sum(t.numel() * t.element_size() for t in tensors) == _weight_bytes(config)[dtype]
+        held = sum(t.numel() for layer in llama.empty_cache(1).layers for t in (layer.keys, layer.values))
         assert f"{4 * held / config.block_size / 1024:,.1f} KiB" in next(_decoding_lines(config))
 
 

@@ -86,6 +86,40 @@ def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
 
 
 # ../nbs/89_from_recipe.ipynb #ea2bf521
+def test_a_llama_is_trained_saved_continued_and_fine_tuned():
+    from gpt2_book.modern import Llama
+    from gpt2_book.workshop.checkpoints import Checkpoints
+
+    with tempfile.TemporaryDirectory() as folder:
+        text, whole, parts, tuned = (Path(folder, name) for name in ("text.txt", "whole", "parts", "tuned"))
+        text.write_text("\n\n".join(f"{a} times {b} is {a * b}, and {b} times {a} as well." for a in range(30) for b in range(12)))
+        shape = {"vocab_size": 280, "n_embd": 16, "n_head": 4, "n_layer": 1, "block_size": 16}
+        settings = {"text": str(text), "device": "cpu", "batch_size": 2, "eval_batches": 2, "sample_tokens": 4, "model": shape}
+        settings |= {"training": {"steps": 8, "warmup_steps": 1}, "run": {"eval_every": 5, "save_every": 3}, "architecture": "llama"}
+        recipe = Recipe.of(settings)
+        model = Llama.from_pretrained(run_recipe(recipe, whole))
+        assert model.config == recipe.model and model.config.n_kv_head == 2
+        with mock.patch("gpt2_book.modern.Llama.generate", side_effect=RuntimeError("power failure")):
+            with pytest.raises(RuntimeError, match="power failure"):
+                run_recipe(recipe, parts)
+        assert [path.name for path in Checkpoints(parts / "checkpoints").all()] == ["step-00000003"]
+        with pytest.raises(ValueError, match="model.n_kv_head: saved 2, here 1"):
+            run_recipe(Recipe.of(settings | {"model": shape | {"n_kv_head": 1}}), parts)
+        again = Llama.from_pretrained(run_recipe(recipe, parts))
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, again.state_dict()[name]), name
+        assert [e["loss"] for e in read_log(parts)] == [e["loss"] for e in read_log(whole)]
+        start = {"init_from": str(whole / "model"), "training": {"steps": 2, "warmup_steps": 1}}
+        more = Recipe.of({k: v for k, v in settings.items() if k not in ("model", "architecture")} | start)
+        assert more.architecture == "llama" and more.model == recipe.model
+        assert all(torch.equal(a, b) for a, b in zip(new_model(more).parameters(), model.parameters()))
+        assert not torch.equal(Llama.from_pretrained(run_recipe(more, tuned)).lm_head.weight, model.lm_head.weight)
+        chats = {"chat": "chats.jsonl", "text": ""}
+        with pytest.raises(ValueError, match="is of architecture llama: chat needs gpt2"):
+            Recipe.of({k: v for k, v in settings.items() if k not in ("model", "architecture")} | start | chats)
+
+
+# ../nbs/89_from_recipe.ipynb #9837703a
 def test_a_folder_without_a_checkpoint_may_begin_again():
     with tempfile.TemporaryDirectory() as folder:
         text, out = Path(folder, "text.txt"), Path(folder, "out")

@@ -107,6 +107,52 @@ def test_what_follows_from_other_settings_is_filled_in():
 
 
 # ../nbs/88_recipes.ipynb #75cac60f
+def test_a_llama_has_a_recipe_of_its_own():
+    from gpt2_book.modern import LlamaConfig
+
+    recipe = Recipe.of({"architecture": "llama"})
+    assert recipe.model == LlamaConfig(block_size=128, vocab_size=1024, n_layer=4, n_head=4, n_kv_head=2, n_embd=128, n_hidden=341,
+                                       head_size=32, rope_theta=1e4, rope_scaling=None)
+    assert Recipe.of(json.loads(json.dumps(asdict(recipe)))) == recipe
+    other = Recipe.of({"architecture": "llama", "model": {"n_head": "3", "n_embd": 48, "n_hidden": 7, "tie_weights": False, "window": 9}})
+    assert (other.model.n_kv_head, other.model.head_size, other.model.n_hidden, other.model.window) == (3, 16, 7, 9)
+    stretched = Recipe.of({"architecture": "llama", "model": {"rope_scaling": {"factor": 4}}})
+    assert stretched.model.rope_scaling.factor == 4.0 and Recipe.of(json.loads(json.dumps(asdict(stretched)))) == stretched
+    for wrong, message in (
+        ({"architecture": "mamba"}, "architecture is gpt2 or llama, each with its model, not 'mamba'"),
+        ({"architecture": 5}, "architecture must be text, not 5"),
+        ({"architecture": "llama", "model": {"dropout": 0.1}}, "no setting model.dropout; there are block_size, vocab_size"),
+        ({"architecture": "llama", "model": {"n_kv_heads": 2}}, "did you mean model.n_kv_head?"),
+        ({"model": {"n_kv_head": 2}}, "no setting model.n_kv_head; did you mean model.n_head?"),
+        ({"architecture": "llama", "model": {"n_head": 5}}, "n_embd = 128 is not divisible by twice n_head = 5"),
+        ({"architecture": "llama", "model": {"n_kv_head": 3}}, "n_head = 4 is not divisible by n_kv_head = 3"),
+        ({"architecture": "llama", "model": {"head_size": 7}}, "head_size must be even, not 7"),
+        ({"architecture": "llama", "model": {"n_head": 0}}, "n_head must be"), ({"architecture": "llama", "model": {"n_embd": 0}}, "n_embd must"),
+        ({"architecture": "llama", "model": {"n_head": 0.5}}, "model.n_head must be a whole number, not 0.5"),
+        ({"architecture": "llama", "model": {"rope_scaling": 4}}, "model.rope_scaling must be a table of settings, not 4"),
+        ({"architecture": "llama", "model": {"rope_scaling": {"factr": 4}}}, "did you mean model.rope_scaling.factor?"),
+        ({"architecture": "llama", "model": {"qk_norm": True, "window": 8}}, "both qk_norm and a window"),
+        ({"architecture": "llama", "model": None}, "model must be a table of settings"),
+        ({"architecture": "llama", "init_from": "shakespeare"}, "shakespeare is of architecture gpt2: architecture = llama"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as caught:
+            Recipe.of(wrong)
+        assert message in str(caught.value), caught.value
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        write_recipe(recipe, run)
+        (run / "checkpoints/step-00000001").mkdir(parents=True)
+        saved = json.loads((run / "config.json").read_text())
+        del saved["model"]["qk_norm"]  # of before there was such a field
+        (run / "config.json").write_text(json.dumps(saved))
+        write_recipe(recipe, run)
+        with pytest.raises(ValueError, match="model.n_kv_head: saved 2, here 4"):
+            write_recipe(replace(recipe, model=replace(recipe.model, n_kv_head=4)), run)
+        with pytest.raises(ValueError, match="architecture: saved llama, here gpt2"):
+            write_recipe(Recipe(), run)
+
+
+# ../nbs/88_recipes.ipynb #fd858fbb
 def test_the_ramp_is_a_straight_line_of_whole_multiples():
     how = {"full": 3_200_000, "ramp": 12 * 10**9}
     assert batch_size_ramp(0, **how) == 32_768

@@ -90,6 +90,78 @@ def test_a_text_that_was_edited_is_neither_scored_nor_trained_on(tiny):
     assert run("train", "--samples", 0).exit_code == 0
 
 
+# ../nbs/91_settings.ipynb #cbbc53f0
+@pytest.fixture
+def llama(tiny):
+    "The same run with a Llama, whose dropout is none."
+    model = {key: value for key, value in TINY_RUN["model"].items() if key != "dropout"}
+    path = tiny.parent / "llama.json"
+    path.write_text(jsonlib.dumps({**TINY_RUN, "model": model, "architecture": "llama", "text": "text.txt"}))
+    return path
+
+
+def test_a_llama_is_trained_written_with_scored_exported_and_described(llama, tiny):
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from gpt2_book.modern import Llama
+    from gpt2_book.workshop.recipes import Recipe
+
+    shown = run("train", "--config", llama, "--model.n_hidden", 20, "--model.tie_weights", "false", "--show").stdout
+    shape = Recipe.of(_parse_settings(shown, ".toml")).model
+    assert (shape.n_hidden, shape.tie_weights, shape.n_kv_head, shape.rope_scaling) == (20, False, 1, None)
+    assert f"# {2 * 270 * 16 + 3 * 16 * 20 + 2 * 3 * 8 * 16 + 3 * 16:,} parameters" in shown
+    result = run("train", "--config", llama, "--out", "r", "--samples", 1)
+    assert result.exit_code == 0 and result.stderr == "" and "held-out loss  " in result.stdout, result.output
+    model = Llama.from_pretrained("r/model")
+    (text,) = records("one", "--model", "r", "--seed", 0, "--max-new-tokens", 5)
+    assert f"one{text['text']}\n" in result.stdout
+    assert jsonlib.loads(run("eval", "-m", "r", "--json").stdout)["block_size"] == 16
+    told = run("info", "r")
+    assert told.exit_code == 0 and told.stdout == run("info", "r/model").stdout, told.output
+    assert f"{sum(p.numel() for p in model.parameters()):,}" in told.stdout and "1 group of heads of 8" in told.stdout
+    assert run("export", "r", "copy").exit_code == 0
+    theirs, idx = LlamaForCausalLM.from_pretrained("copy").eval(), torch.arange(12)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(idx).logits, model(idx)[0], rtol=1e-4, atol=1e-5)
+    onnx = run("export", "r", "m.onnx", "--format", "onnx")
+    assert onnx.exit_code == 1 and not Path("m.onnx").exists()
+    for words, message in (
+        (("--config", tiny, "--architecture", "llama"), "no setting model.dropout"),
+        (("--config", tiny, "--model.n_kv_head", 1), "no setting model.n_kv_head"),
+        (("--config", llama, "--model.n_kv_head", 3), "n_head = 2 is not divisible by n_kv_head = 3"),
+        (("--config", llama, "--model.n_embd", 18), "n_embd = 18 is not divisible by twice n_head = 2"),
+        (("--config", llama, "--architecture", "mamba"), "not 'mamba'"),
+        (("--out", "r", "--model.n_hidden", 7), "model.n_hidden: saved 43, here 7"),
+        (("--from", "r/model", "--model.n_layer", 2, "--out", "t"), "model.n_layer = 1, not 2"),
+    ):  # fmt: skip
+        refused = run("train", *words, *(() if "--out" in words else ("--out", "new")))
+        assert refused.exit_code == 1 and message in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.output
+        assert not Path("new").exists()
+    assert "--model.n_kv_head 2" in run("train", "--help").stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_llama_that_is_killed_goes_on_as_if_nothing_had_been(llama):
+    from safetensors.torch import load_file
+
+    from gpt2_book.workshop.runs import read_log
+
+    slow = "import time; from gpt2_book import training as t; old = t.Trainer.update;"
+    slow += " t.Trainer.update = lambda self: (time.sleep(0.05), old(self))[1];"
+    with start("train", "--config", llama, "--out", "cut", first=slow) as process:
+        while not list(Path("cut").glob("checkpoints/step-*")):
+            assert process.poll() is None and not time.sleep(0.01)
+        process.kill()
+    assert len(read_log("cut")) < 12 and not Path("cut/model").exists()
+    for words in (("--config", llama, "--out", "whole"), ("--out", "cut")):
+        assert run("train", *words, "--samples", 0).exit_code == 0
+    a, b = ([entry["loss"] for entry in read_log(name)] for name in ("whole", "cut"))
+    assert a == b and len(a) == 12
+    tensors, others = (load_file(f"{name}/model/model.safetensors") for name in ("whole", "cut"))
+    assert tensors.keys() == others.keys() and all(bool((tensors[k] == others[k]).all()) for k in tensors)
+
+
 # ../nbs/91_settings.ipynb #f0906915
 def test_train_makes_a_model_that_generates_and_is_scored(tiny):
     from gpt2_book import GPT

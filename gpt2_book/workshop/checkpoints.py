@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..model import GPTConfig
+from ..model import GPT, GPTConfig
 from .files import sha256, whole_folder
 
 # %% auto #0
@@ -160,11 +160,16 @@ def check_sums(folder: Path) -> None:
             raise ValueError(f"{name} has SHA-256 {found}..., {SUMS} says {said}...")
 
 # %% ../../nbs/83_checkpoints.ipynb #3b0f7a52
+def _shape_of(run: Run) -> Any:
+    """Return the configuration of a run's GPT or Llama, None for another model."""
+    config = getattr(run.model, "config", None)
+    return config if isinstance(config, GPTConfig) or isinstance(run.model, GPT) else None
+
+
 def settings_of(run: Run) -> dict:
     """Return the configurations of a run, as JSON has them."""
-    model = getattr(run.model, "config", None)
-    shape = asdict(model) if isinstance(model, GPTConfig) else None
-    found = {"training": asdict(run.config), "model": shape}
+    shape = _shape_of(run)
+    found = {"training": asdict(run.config), "model": shape and asdict(shape)}
     return json.loads(json.dumps(found))
 
 
@@ -220,7 +225,8 @@ def check_settings(run: Run, saved: Mapping, folder: Path) -> None:
     Raises:
         ValueError: when a setting differs; the message names each.
     """
-    usual = {"training": asdict(type(run.config)()), "model": asdict(GPTConfig())}
+    shape = type(_shape_of(run) or GPTConfig())
+    usual = {"training": asdict(type(run.config)()), "model": asdict(shape())}
     defaults = json.loads(json.dumps(usual))
     saved, here = with_defaults(saved, defaults), settings_of(run)
     if goes_on(saved["training"], here["training"]):

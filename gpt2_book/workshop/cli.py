@@ -22,8 +22,8 @@ from gpt2_book.workshop.check import check
 from gpt2_book.workshop.settings import WithSettings, train
 from gpt2_book.workshop.shell import (
     Device, Dtype, File, Model, Program, Progress, Special, Text, Weights,
-    complain, encode, is_llama, let_go, load, model_names, read_text, run_settings,
-    settle_model, settle_streams, shape_of,
+    complain, config_of, costs_of, encode, is_llama, let_go, load, model_names, read_text,
+    run_settings, settle_model, settle_streams, shape_of,
 )  # fmt: skip
 from gpt2_book.workshop.writing import generate
 
@@ -293,39 +293,44 @@ def export(
 # %% ../../nbs/90_command_line.ipynb #1d03f19b
 def _weight_bytes(config) -> dict[str, int]:
     """Return the bytes of all weights by type; int8 has a factor for each matrix's row."""
-    from gpt2_book.model import parameter_counts
-
-    V, C, L = config.vocab_size, config.n_embd, config.n_layer
-    total = sum(parameter_counts(config).values())
-    matrices, rows = V * C + 12 * L * C * C, V + 9 * L * C
-    small = rows + total - matrices  # in float32, beside the matrices in int8
+    costs = costs_of(config)
+    total, matrices = sum(costs.parameters.values()), costs.matrices
+    small = costs.rows + total - matrices  # in float32, beside the matrices in int8
     return {"float32": 4 * total, "bfloat16": 2 * total, "int8": matrices + 4 * small}
 
 
 def _decoding_lines(config) -> Iterator[str]:
     """Yield the lines on generation: the cache, and what one more token costs."""
-    from gpt2_book.model import forward_flops
-
-    V, T, C, L = config.vocab_size, config.block_size, config.n_embd, config.n_layer
-    unread = T * C + (0 if config.tie_weights else V * C)  # tables: one row is looked up
-    cached = 2 * L * C  # numbers for each token: a key and a value in each layer
+    T, costs = config.block_size, costs_of(config)
+    cached, unread = costs.cached, costs.looked_up
     mib, size = 2**20, {"float32": 4, "bfloat16": 2, "int8": 4}
     each, full = f"{4 * cached / 1024:>12,.1f} KiB", f"{4 * cached * T / mib:,.1f} MiB"
     yield f"{'KV cache per token':24}{each} in float32, full {full}"
-    flops = sum(forward_flops(config).values()) / T
+    flops = sum(costs.flops.values()) / T
     yield f"{'one more token':24}{flops / 1e6:>12,.1f} MFLOP at most, and to read:"
     for dtype, weights in _weight_bytes(config).items():
         read, cache = weights - unread * size[dtype], size[dtype] * cached * T / mib
         yield f"  {dtype:22}{read / mib:>12,.1f} MiB, and {cache:,.1f} MiB of a full cache"
 
 # %% ../../nbs/90_command_line.ipynb #483ce45b
-def _describe(config) -> Iterator[str]:
-    """Yield the lines of ``info`` for a :class:`gpt2_book.model.GPTConfig`."""
-    from gpt2_book.model import forward_flops, parameter_counts, training_bytes
+def _llama_lines(config) -> Iterator[str]:
+    """Yield what a Llama's shape has and a GPT-2's has not."""
+    G, stretch, window = config.n_kv_head, config.rope_scaling, config.window
+    heads = f"{G} {'group' if G == 1 else 'groups'} of heads of {config.head_size} channels"
+    yield f"{heads}, {config.n_hidden} wide inside"
+    longer = f", stretched {stretch.factor:g} times" if stretch else ""
+    near = f", {window:,} keys in sight" if window else ""
+    yield f"rotary positions of base {config.rope_theta:,.0f}{longer}{near}"
+    tied = "tied to the embedding" if config.tie_weights else "a matrix of its own"
+    yield f"head {tied}{', norms on queries and keys' if config.qk_norm else ''}"
 
-    counts, T = parameter_counts(config), config.block_size
-    total = sum(counts.values())
+
+def _describe(config) -> Iterator[str]:
+    """Yield the lines of ``info`` for the configuration of a GPT-2 or a Llama."""
+    costs, T = costs_of(config), config.block_size
+    counts, total = costs.parameters, sum(costs.parameters.values())
     yield f"{config.n_layer} layers, {config.n_head} heads, {config.n_embd} wide"
+    yield from _llama_lines(config) if hasattr(config, "n_kv_head") else ()
     yield f"{config.vocab_size:,} tokens in the vocabulary, {T:,} in the context"
     yield ""
     yield f"{'parameters':24}{total:>16,}"
@@ -334,12 +339,12 @@ def _describe(config) -> Iterator[str]:
     yield ""
     for dtype, size in _weight_bytes(config).items():
         yield f"{'weights in ' + dtype:24}{size / 2**20:>12,.1f} MiB"
-    size = sum(training_bytes(config).values())
-    yield f"{'training with AdamW':24}{size / 2**20:>12,.1f} MiB and the activations"
+    mib = costs.training / 2**20
+    yield f"{'training with AdamW':24}{mib:>12,.1f} MiB and the activations"
     yield ""
     yield from _decoding_lines(config)
     yield ""
-    mflops = {part: count / T / 1e6 for part, count in forward_flops(config).items()}
+    mflops = {part: count / T / 1e6 for part, count in costs.flops.items()}
     whole = sum(mflops.values())
     yield f"{'forward pass':24}{whole:>12,.1f} MFLOP per token at full context"
     for part, count in mflops.items():
@@ -369,15 +374,11 @@ def info(
     n_embd: _Width = None, block_size: _Context = None, vocab_size: _Vocabulary = None,
 ) -> None:  # fmt: skip
     """Print a model's shape, and its parameters, memory and arithmetic by part."""
-    from gpt2_book.model import GPTConfig
-
     told = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd}
     told |= {"block_size": block_size, "vocab_size": vocab_size}
     given = {field: value for field, value in told.items() if value is not None}
-    if "n_kv_head" in (shape := shape_of(name) | given):
-        raise ValueError(f"info counts the parts of a GPT-2, and {name} is a Llama")
     try:
-        config = GPTConfig(**shape)
+        config = config_of(shape_of(name) | given)
     except ValueError as error:
         if given:
             raise typer.BadParameter(str(error)) from error

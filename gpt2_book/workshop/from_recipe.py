@@ -20,6 +20,7 @@ from ..data import SequentialLoader, ShuffledLoader, Tokens, split_text
 from .corpora import TokenShards, python_docs, token_dtype
 from ..instructions import add_special_tokens
 from ..model import GPT
+from ..modern import Llama
 from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import choose_device
@@ -186,8 +187,9 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
         ValueError: when that model has another shape, or the device cannot be used.
     """
     device, start = choose_device(recipe.device), None
+    kind: Any = Llama if recipe.architecture == "llama" else GPT
     if recipe.init_from and not begun:
-        start = GPT.from_pretrained(recipe.init_from)
+        start = kind.from_pretrained(recipe.init_from)
         if recipe.chat:
             tokenizer, special = load_tokenizer(recipe.init_from), list(
                 chat_tokenizer(recipe.init_from)[0].special_tokens)
@@ -197,7 +199,7 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
         if differ := differences(has, wanted, "model."):
             raise ValueError(f"{recipe.init_from} has another shape ({', '.join(differ)})")
     set_seed(recipe.seed)
-    model = GPT(recipe.model)
+    model = kind(recipe.model)
     if start is not None:
         model.load_state_dict(start.state_dict())
     return model.to(device)

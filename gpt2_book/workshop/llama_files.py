@@ -168,7 +168,7 @@ def _open_llama(name: str | os.PathLike, *, revision: str | None = None) -> Chec
     return Checkpoint(fields | {"tie_weights": tied}, stored)
 
 # %% ../../nbs/63_llama_files.ipynb #63000010
-def _to_llama_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
+def to_llama_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     """Translate the fields of a ``LlamaConfig`` into the content of a ``config.json``.
 
     Raises:
@@ -255,6 +255,53 @@ def _texts(fields: Mapping, tokenizer: Tokenizer | None) -> dict[str, Any]:
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model "
                          f"{fields['vocab_size']}")
-    hub = _to_llama_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
+    hub = to_llama_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
     return {"config.json": hub, **texts}
+
+# %% ../../nbs/63_llama_files.ipynb #a0d84b9c
+def llama_parameters(config: Any) -> dict[str, int]:
+    """Count a Llama's parameters by part, which sum to the total; a tied head counts
+    nothing.
+    """
+    V, L, C, D = config.vocab_size, config.n_layer, config.n_embd, config.head_size
+    H, G = config.n_head, config.n_kv_head
+    return {
+        "token embedding": V * C,
+        "attention": L * 2 * (H + G) * D * C,
+        "feed-forward": L * 3 * C * config.n_hidden,
+        "norms": (2 * L + 1) * C + (2 * L * D if config.qk_norm else 0),
+        "head": 0 if config.tie_weights else V * C,
+    }
+
+
+def llama_flops(config: Any, n_tokens: int | None = None) -> dict[str, int]:
+    """Count the floating-point operations of a Llama's pass over ``n_tokens``, or a full
+    context.
+
+    Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
+    """
+    T, counts = n_tokens or config.block_size, llama_parameters(config)
+    averages = 4 * T * T * config.n_layer * config.n_head * config.head_size
+    return {
+        "attention, matrices": 2 * T * counts["attention"],
+        "attention, averages": averages,
+        "feed-forward": 2 * T * counts["feed-forward"],
+        "head": 2 * T * config.vocab_size * config.n_embd,
+    }
+
+# %% ../../nbs/63_llama_files.ipynb #1df2c1c2
+def llama_shape(told: Mapping) -> dict:
+    """Fill in what the fields of a small ``LlamaConfig`` leave out, from ``n_embd`` and
+    ``n_head``.
+
+    Raises:
+        ValueError: when the heads cannot share the width.
+    """
+    C, H = told["n_embd"], max(told["n_head"], 1)
+    if "head_size" not in told and C % (2 * H):
+        even = f"n_embd = {C} is not divisible by twice n_head = {H}"
+        raise ValueError(f"{even}: a head's size is even; give head_size, or other numbers")
+    usual = {"n_kv_head": H // 2 if H % 2 == 0 else H, "n_hidden": max(1, round(8 * C / 3)),
+             "head_size": C // H, "rope_theta": 1e4, "rope_scaling": None}
+    return usual | dict(told)

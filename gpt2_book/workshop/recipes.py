@@ -10,17 +10,21 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..model import GPTConfig
+from ..modern import LlamaConfig
 from ..training import TrainConfig
 from .chat_files import chat_tokenizer
 from .checkpoints import Checkpoints, differences, goes_on, with_defaults
 from .files import whole_file
 from .gpt2_files import from_hub_config
 from .hub import ModelFiles, embedded_models
+from gpt2_book.workshop.llama_files import (
+    FAMILIES, from_llama_config, llama_shape, to_llama_config
+)
 from .runs import RunConfig, read_log
 
 # %% auto #0
@@ -54,11 +58,11 @@ def typed(name: str, value: object, kind: Any) -> Any:
     wanted: dict[object, str] = {
         int: "a whole number", float: "a number", bool: "true or false", str: "text"
     }  # fmt: skip
-    this = wanted.get(kind, f"{len(parts)} numbers")
-    raise ValueError(f"{name} must be {this}, not {value!r}")
+    many = f"{len(parts)} numbers" if get_origin(kind) is tuple else "a table of settings"
+    raise ValueError(f"{name} must be {wanted.get(kind, many)}, not {value!r}")
 
 
-def _checked_settings(base, settings: Mapping, path: str = ""):
+def _checked_settings(base: Any, settings: Mapping, path: str = "") -> Any:
     """Return a dataclass like ``base`` with some fields, and fields of its fields, as
     ``settings`` have them.
 
@@ -76,9 +80,12 @@ def _checked_settings(base, settings: Mapping, path: str = ""):
             known = f"there are {', '.join(kinds)}"
             rest = f"did you mean {path}{like[0]}?" if like else known
             raise ValueError(f"there is no setting {path}{name}; {rest}")
-        inner = is_dataclass(kinds[name])
+        table, parts = getattr(base, name), get_args(kinds[name])
+        if not is_dataclass(table) and isinstance(value, Mapping):
+            table = next((part() for part in parts if isinstance(part, type)), None)
+        inner = is_dataclass(table) and not (value is None and type(None) in parts)
         new[name] = (typed(path + name, value, kinds[name]) if not inner else
-                     _checked_settings(getattr(base, name), value, f"{path}{name}."))
+                     _checked_settings(table, value, f"{path}{name}."))
     return replace(base, **new)
 
 # %% ../../nbs/88_recipes.ipynb #ef5b65fe
@@ -86,42 +93,51 @@ PATHS = ("text", "shards", "tokenizer", "chat")  # settings that may be paths
 
 
 def absolute(path: str, folder: str | os.PathLike) -> str:
-    """Return a setting's path as an absolute one, from ``folder`` on if it is relative.
-
-    No path remains none.
-    """
+    """Return a setting's path, if any, as an absolute one, from ``folder`` on."""
     if path in ("", "gpt2"):
         return path
     return os.path.abspath(Path(folder, Path(path).expanduser()))
 
 
 def model_name(name: str, folder: str | os.PathLike) -> str:
-    """Return the name of a model to start from.
-
-    A folder's is an absolute path, relative ones from ``folder`` on.
-    """
+    """Return a model's name; a folder's is an absolute path, from ``folder`` on."""
     path = Path(folder, Path(name).expanduser())
     local = name and name not in embedded_models() and path.is_dir()
     return os.path.abspath(path) if local else name
 
 # %% ../../nbs/88_recipes.ipynb #a3cb4561
 _FINE_TUNING_RATE = 1e-4
+_SMALL: dict[str, Any] = {
+    "block_size": 128, "vocab_size": 1024, "n_layer": 4, "n_head": 4, "n_embd": 128
+}  # fmt: skip
 
 
-def _shape_to_start_from(name: str, told: Mapping, *, chat: bool = False) -> dict:
-    """Return the shape of a model that a run starts from; only the dropout may be another.
+def _llama_shape(told: Mapping) -> dict:
+    """Return the shape of a small Llama, with the numbers that are told."""
+    numbers = {k: typed(f"model.{k}", told.get(k, v), int) for k, v in _SMALL.items()}
+    return llama_shape({**told, **numbers})
 
-    Args:
-        chat: the run teaches chats, so the vocabulary has the tokens of their template.
+
+def _shape_to_start_from(name: str, told: Mapping, settings: Mapping) -> tuple[str, dict]:
+    """Return architecture and shape of a model that a run with these settings starts from.
+
+    Only the dropout may be another, and chats bring the tokens of their template.
 
     Raises:
         FileNotFoundError: when there is no such model.
         ValueError: naming what is told and contradicts the model.
     """
-    if {kind.name for kind in fields(GPTConfig)} <= told.keys():
-        return dict(told)  # a run that has begun knows its shape
-    text = ModelFiles(name).first("config.json").read_text(encoding="utf8")
-    has = GPTConfig(**from_hub_config(json.loads(text)))
+    kind, chat = settings.get("architecture"), bool(settings.get("chat"))
+    known = LlamaConfig if kind == "llama" else GPTConfig
+    if {entry.name for entry in fields(known)} <= told.keys():
+        return kind or "gpt2", dict(told)  # a run that has begun knows its shape
+    hub = ModelFiles(name).json("config.json")
+    found = "llama" if hub.get("model_type") in FAMILIES else "gpt2"
+    if kind not in (None, found) or chat and found == "llama":
+        asked = "chat needs gpt2" if kind in (None, found) else f"architecture = {kind}"
+        raise ValueError(f"{name} is of architecture {found}: {asked}")
+    has = (LlamaConfig(**from_llama_config(hub)) if found == "llama" else
+           GPTConfig(**from_hub_config(hub)))
     if chat:
         size = chat_tokenizer(name)[0].vocab_size
         has = replace(has, vocab_size=max(has.vocab_size, size))
@@ -129,11 +145,11 @@ def _shape_to_start_from(name: str, told: Mapping, *, chat: bool = False) -> dic
     keys = [key for key in told if key != "dropout"]
     pairs = {key: (getattr(has, key), getattr(wanted, key)) for key in keys}
     if wrong := [f"model.{key} = {a}, not {b}" for key, (a, b) in pairs.items() if a != b]:
-        differ = ", ".join(wrong)
-        raise ValueError(f"{name} has {differ}: leave it out, or start from nothing")
-    return asdict(wanted)
+        rest = "leave it out, or start from nothing"
+        raise ValueError(f"{name} has {', '.join(wrong)}: {rest}")
+    return found, asdict(wanted)
 
-
+# %% ../../nbs/88_recipes.ipynb #181d12cd
 def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
     """Fill in what is left out of nested settings and follows from others.
 
@@ -141,8 +157,7 @@ def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
     starts from a model has its shape, and a lower learning rate.
 
     Raises:
-        FileNotFoundError: when there is no model to start from.
-        ValueError: when a setting has another type, or contradicts that model.
+        FileNotFoundError, ValueError: as :meth:`Recipe.of`.
     """
     names = ("model", "training", "run")
     if not isinstance(settings, Mapping):
@@ -155,13 +170,25 @@ def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
     if "steps" in training:
         steps = typed("training.steps", training["steps"], int)
         run.setdefault("eval_every", min(RunConfig.eval_every, max(1, steps // 5)))
+    kind = settings.get("architecture")
     if isinstance(name := settings.get("init_from"), str) and name:
-        chat = bool(settings.get("chat"))
-        model = _shape_to_start_from(model_name(name, folder), model, chat=chat)
+        kind, model = _shape_to_start_from(model_name(name, folder), model, settings)
         training.setdefault("learning_rate", _FINE_TUNING_RATE)
-    return {**settings, "model": model, "training": training, "run": run}
+    elif kind == "llama":
+        model = _llama_shape(model)
+    tables = {"model": model, "training": training, "run": run}
+    return {**settings, "architecture": kind or "gpt2", **tables}
 
 # %% ../../nbs/88_recipes.ipynb #20afca57
+def _check_architecture(kind: str, shape: object) -> None:
+    """Refuse a name that is none, the other's shape, and what no file can say."""
+    if not isinstance(shape, {"gpt2": GPTConfig, "llama": LlamaConfig}.get(kind, ())):
+        given = f"not {kind!r} with a {type(shape).__name__}"
+        raise ValueError(f"architecture is gpt2 or llama, each with its model, {given}")
+    if isinstance(shape, LlamaConfig):
+        to_llama_config(asdict(shape))
+
+# %% ../../nbs/88_recipes.ipynb #29823d04
 @dataclass(frozen=True)
 class Recipe:
     """A whole run as settings: by default a small model, trained on Python's documentation.
@@ -171,15 +198,10 @@ class Recipe:
             model could not be written in Hugging Face's format.
     """
 
-    model: GPTConfig = field(
-        default_factory=lambda: GPTConfig(
-            block_size=128, vocab_size=1024, n_layer=4, n_head=4, n_embd=128, dropout=0.1
-        )
-    )
-    training: TrainConfig = field(
-        default_factory=lambda: TrainConfig(learning_rate=4e-3, precision="auto")
-    )
-    run: RunConfig = field(default_factory=RunConfig)
+    model: GPTConfig | LlamaConfig = GPTConfig(dropout=0.1, **_SMALL)
+    training: TrainConfig = TrainConfig(learning_rate=4e-3, precision="auto")
+    run: RunConfig = RunConfig()
+    architecture: str = "gpt2"  # or llama
     text: str = ""  # a file in UTF-8; Python's documentation where it is empty
     shards: str = ""  # instead of a text: a folder of token shards, train/ and held_out/
     chat: str = ""  # instead of a text: a file of chats; their answers are learned
@@ -211,7 +233,8 @@ class Recipe:
             given = f"{self.text!r} and {self.tokenizer!r}"
             need = "shards replace the text and need the tokenizer that made them"
             raise ValueError(f"{need}, not {given}")
-        if not self.model.bias or not self.prompt:
+        _check_architecture(self.architecture, self.model)
+        if not getattr(self.model, "bias", True) or not self.prompt:
             need = "Hugging Face's format needs model.bias = true"
             raise ValueError(f"{need}, and a sample a prompt")
 
@@ -229,7 +252,10 @@ class Recipe:
             ValueError: naming a setting that does not exist, has another type, or
                 contradicts that model.
         """
-        return _checked_settings(cls(), _completed(settings, folder)).at(folder)
+        told, base = _completed(settings, folder), cls()
+        if isinstance(told, Mapping) and told.get("architecture") == "llama":
+            base = cls(architecture="llama", model=LlamaConfig(**_llama_shape({})))
+        return _checked_settings(base, told).at(folder)
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths; relative ones begin in ``folder``."""
@@ -240,8 +266,8 @@ class Recipe:
 
 # %% ../../nbs/88_recipes.ipynb #bb37021e
 _CONTINUES = (
-    "model", "training", "text", "shards", "chat", "tokenizer", "init_from", "held_out",
-    "batch_size", "seed",
+    "architecture", "model", "training", "text", "shards", "chat", "tokenizer",
+    "init_from", "held_out", "batch_size", "seed",
 )  # fmt: skip
 
 
@@ -261,7 +287,8 @@ def read_recipe(folder: str | os.PathLike) -> dict | None:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(saved, dict) or not {"model", "training", "run"} <= saved.keys():
         raise ValueError(f"{path} is not the configuration of a run; choose another folder")
-    return with_defaults(saved, json.loads(json.dumps(asdict(Recipe()))))
+    usual = Recipe.of({"architecture": saved.get("architecture", "gpt2")})
+    return with_defaults(saved, json.loads(json.dumps(asdict(usual))))
 
 
 def _lengthened(recipe: Recipe, saved: Mapping) -> Recipe:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Optional
 import typer
 from typer import Option
 
-from .shell import Progress, load, model_names
+from .shell import Progress, costs_of, load, model_names
 from .writing import write_texts
 
 
@@ -225,7 +225,8 @@ def _settle(config: Path | None, out: Path, words: list[str], *, start: str | No
     """
     from gpt2_book.workshop.recipes import Recipe, read_recipe
 
-    given = _read_settings(words, _list_settings(Recipe()))
+    llama = _list_settings(Recipe.of({"architecture": "llama"}))
+    given = _read_settings(words, llama | _list_settings(Recipe()))
     given |= {} if start is None else {"init_from": start}
     if steps is not None:
         given["training"] = {**given.get("training", {}), "steps": steps}
@@ -245,9 +246,12 @@ class WithSettings(typer.core.TyperCommand):
     def format_epilog(self, ctx, formatter) -> None:
         from gpt2_book.workshop.recipes import Recipe
 
-        lines = "\n".join(_setting_lines(Recipe()))
+        lines = list(_setting_lines(Recipe()))
         title = "Settings, each an option and a name in the configuration, with its default"
-        formatter.write(f"\n{title}:\n{lines}\n")
+        formatter.write("\n".join([f"\n{title}:", *lines, ""]))
+        others = _setting_lines(Recipe.of({"architecture": "llama"}))
+        more = [line for line in others if "--model." in line and line not in lines]
+        formatter.write("\n".join(["\nThe model with --architecture llama:", *more, ""]))
 
 
 def _setting_lines(recipe) -> Iterator[str]:
@@ -262,13 +266,10 @@ def _setting_lines(recipe) -> Iterator[str]:
 # %% ../../nbs/91_settings.ipynb #4adc3969
 def _model_lines(recipe) -> Iterator[str]:
     """Yield how large a recipe's model is, and how much it reads."""
-    from gpt2_book.model import parameter_counts, training_bytes
-
-    shape, plan = recipe.model, recipe.training
-    tokens = recipe.batch_size * plan.accumulate * shape.block_size
-    size = sum(training_bytes(shape).values()) / 2**20
-    yield f"{sum(parameter_counts(shape).values()):,} parameters"
-    yield f"{size:,.1f} MiB to train them, and the activations"
+    plan, costs = recipe.training, costs_of(recipe.model)
+    tokens = recipe.batch_size * plan.accumulate * recipe.model.block_size
+    yield f"{sum(costs.parameters.values()):,} parameters"
+    yield f"{costs.training / 2**20:,.1f} MiB to train them, and the activations"
     yield f"{tokens:,} tokens in a step, {tokens * plan.steps:,} in all"
 
 

@@ -23,6 +23,7 @@ from gpt2_book.distributed import (
 )  # fmt: skip
 from ..data import Loader
 from ..model import GPT
+from ..modern import Llama
 from ..training import TrainConfig, Trainer
 from gpt2_book.workshop.checkpoints import (
     SUMS, Checkpoints, Run, check_settings, named_tensors, random_state, resumable,
@@ -224,8 +225,9 @@ def whole_model(trainer: Trainer) -> GPT | None:
         return trained if rank == 0 else None
     if rank == 0:
         with torch.random.fork_rng():
+            kind: Any = Llama if isinstance(trained, Llama) else GPT
             like = next(trained.parameters())
-            model = GPT(trained.config).to(like.device, like.dtype)
+            model = kind(trained.config).to(like.device, like.dtype)
     mine = {} if model is None else named_tensors(model)
     for name, tensor in named_tensors(trained).items():
         full = full_tensor(tensor.detach())

@@ -11,8 +11,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -290,6 +291,54 @@ def shape_of(name: str) -> dict:
         return about["model"]
     translate = from_llama_config if is_llama(name) else from_hub_config
     return translate(ModelFiles(name).json("config.json"))
+
+# %% ../../nbs/95_shell.ipynb #af054809
+def config_of(shape: Mapping) -> Any:
+    """Return the configuration with the fields of ``shape_of``: a GPT's or a Llama's.
+
+    Raises:
+        ValueError: naming the numbers that do not go together.
+    """
+    from gpt2_book.model import GPTConfig
+    from gpt2_book.modern import LlamaConfig
+    from gpt2_book.workshop.llama_files import Llama3Scaling
+
+    if "n_kv_head" not in shape:
+        return GPTConfig(**shape)
+    if isinstance(stretch := shape["rope_scaling"], Mapping):  # as a file has it
+        stretch = Llama3Scaling(**stretch)
+    return LlamaConfig(**{**shape, "rope_scaling": stretch})
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """What follows from a configuration; matrices without biases, as int8 rounds them."""
+
+    parameters: dict[str, int]
+    flops: dict[str, int]  # of a pass over a full context
+    training: int  # bytes with AdamW, without the activations
+    cached: int  # numbers for each token: a key and a value of each layer
+    matrices: int  # numbers in them, the head's included
+    rows: int  # of these matrices
+    looked_up: int  # numbers in tables of which a token reads one row
+
+
+def costs_of(config: Any) -> _Costs:
+    """Count what a GPT or a Llama costs."""
+    from gpt2_book.model import forward_flops, parameter_counts, training_bytes
+    from gpt2_book.workshop.llama_files import llama_flops, llama_parameters
+
+    V, L, C, T = config.vocab_size, config.n_layer, config.n_embd, config.block_size
+    table = 0 if config.tie_weights else V * C
+    if not hasattr(config, "n_kv_head"):
+        spent = sum(training_bytes(config).values())
+        return _Costs(parameter_counts(config), forward_flops(config), spent, 2 * L * C,
+                      V * C + 12 * L * C * C, V + 9 * L * C, table + T * C)
+    counts, keys = llama_parameters(config), config.n_kv_head * config.head_size
+    rows = config.n_head * config.head_size + 2 * keys + 2 * C + 2 * config.n_hidden
+    inner = counts["attention"] + counts["feed-forward"]
+    return _Costs(counts, llama_flops(config), 16 * sum(counts.values()), 2 * L * keys,
+                  V * C + inner, V + L * rows, table)
 
 # %% ../../nbs/95_shell.ipynb #14e488c1
 def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str = "auto",
