@@ -4,35 +4,6 @@
 from gpt2_book.initialization import init_gpt2_
 
 
-# ../nbs/16_init_variance.ipynb #24f009b8
-def test_loss_at_init():
-    V, C = 5000, 64
-    torch.manual_seed(0)
-    model = init_gpt2_(
-        GPT(
-            GPTConfig(
-                block_size=64,
-                vocab_size=V,
-                n_layer=2,
-                n_head=4,
-                n_embd=C,
-                tie_weights=False,
-            )
-        ),
-        n_layer=2,
-    )
-    idx = torch.randint(V, (4, 64))
-    with torch.no_grad():
-
-        def loss():
-            logits = model(idx)[0]  # (B, T, V)
-            return (logits.logsumexp(-1) - logits.mean(-1)).mean().item()
-
-        torch.testing.assert_close(loss(), math.log(V) + C * 0.02**2 / 2, rtol=0, atol=2e-3)
-        nn.init.normal_(model.lm_head.weight, std=0.1)
-        torch.testing.assert_close(loss(), math.log(V) + C * 0.1**2 / 2, rtol=0, atol=0.05)
-
-
 # ../nbs/16_init_variance.ipynb #1a9cf0b0
 import math
 
@@ -107,6 +78,35 @@ def test_wrong_initializations_are_caught():
         > 5
     )
     assert changed(lambda name, p: p.mul_(0.5) if "wpe" in name else p) > 5
+
+
+# ../nbs/16_init_variance.ipynb #24f009b8
+def test_loss_at_init():
+    V, C = 5000, 64
+    torch.manual_seed(0)
+    model = init_gpt2_(
+        GPT(
+            GPTConfig(
+                block_size=64,
+                vocab_size=V,
+                n_layer=2,
+                n_head=4,
+                n_embd=C,
+                tie_weights=False,
+            )
+        ),
+        n_layer=2,
+    )
+    idx = torch.randint(V, (4, 64))
+    with torch.no_grad():
+
+        def loss():
+            logits = model(idx)[0]  # (B, T, V)
+            return (logits.logsumexp(-1) - logits.mean(-1)).mean().item()
+
+        torch.testing.assert_close(loss(), math.log(V) + C * 0.02**2 / 2, rtol=0, atol=2e-3)
+        nn.init.normal_(model.lm_head.weight, std=0.1)
+        torch.testing.assert_close(loss(), math.log(V) + C * 0.1**2 / 2, rtol=0, atol=0.05)
 
 
 # ../nbs/16_init_variance.ipynb #3b46abff
