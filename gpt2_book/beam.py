@@ -16,7 +16,7 @@ from . import generation
 from .generation import check_prompt, check_stops, next_logits, stops_and_pad
 from .kv_cache import KVCache
 from .sampling import broken_rows, check_whole, refuse_rows
-from .workshop.fast_reading import FastLogits, FastNextLogits
+from .workshop.fast_reading import FastLogits
 from .workshop.reading import NextLogits
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Generates:
         model: Any = self
         size = longest and min(longest, self.config.block_size)
         return (FastLogits(model, compile=compile, size=size) if cache
-                else FastNextLogits(model))
+                else NextLogits(model))
 
     def stream(
         self, idx: Tensor, max_new_tokens: int, *, attention_mask: Tensor | None = None,

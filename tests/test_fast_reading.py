@@ -140,27 +140,20 @@ def test_a_cache_goes_when_nobody_needs_it():
 
 # ../nbs/68_fast_reading.ipynb #8a83a0b2
 def test_one_row_is_multiplied_alike_in_every_way():
-    from gpt2_book.decoding import multiply_and_sum
-    from gpt2_book.workshop.fast_reading import _ReadFast, _attend_one, _in_blocks, _multiply_one
+    from gpt2_book.workshop.fast_reading import Ways, _ReadFast, _attend_one, _multiply_few
 
     torch.manual_seed(0)
     for V, C in ((12, 5), (13, 5), (1, 3)):
-        layer, x = torch.nn.Linear(C, V).double().requires_grad_(False), torch.randn(1, 1, C).double()
-        plain = F.linear(x, layer.weight)
-        for n in (1, 2, 3, 7):
-            if n <= V:
-                torch.testing.assert_close(_in_blocks(x, layer.weight, n), plain, rtol=0, atol=1e-12)
-        several, single = torch.randn(2, 3, C).double(), {"rtol": 0, "atol": 1e-5, "check_dtype": False}
-        torch.testing.assert_close(multiply_and_sum(x, layer.weight), plain, **single)  # sums in float32
-        torch.testing.assert_close(multiply_and_sum(several, layer.weight), F.linear(several, layer.weight), **single)
-        scaled = multiply_and_sum(x, layer.weight, torch.arange(V))
-        torch.testing.assert_close(scaled, plain * torch.arange(V), **single | {"atol": 1e-4})
-        for rows in (x, several, torch.randn(C).double()):
-            torch._dynamo.reset()
-            way = torch.compile(_multiply_one, backend="eager")(rows, layer.weight, layer.bias)
-            torch.testing.assert_close(way, layer(rows), **single)
-            with _ReadFast():
-                torch.testing.assert_close(layer(rows), _multiply_one(rows, layer.weight, layer.bias), rtol=0, atol=1e-12)
+        layer, x = torch.nn.Linear(C, V).requires_grad_(False), torch.randn(1, 1, C)
+        close = {"rtol": 0, "atol": 1e-5}
+        for way in ("linear", "blocks", "loop"):
+            ways = Ways(1, {(V, C): way}, "linear", True)
+            for rows in (x, torch.randn(2, 3, C), torch.randn(C)):
+                torch._dynamo.reset()
+                compiled = torch.compile(_multiply_few, backend="eager")(ways, rows, layer.weight, layer.bias)
+                torch.testing.assert_close(compiled, layer(rows), **close)
+                with _ReadFast(ways):
+                    torch.testing.assert_close(layer(rows), compiled, **close)
     q, k, v = (torch.randn(2, 3, n, 4) for n in (1, 6, 6))
     attention_mask = torch.rand(2, 1, 1, 6) < 0.5
     attention_mask[..., -1] = True
@@ -181,30 +174,56 @@ def test_one_row_is_multiplied_alike_in_every_way():
 
 
 # ../nbs/68_fast_reading.ipynb #27086194
-def test_several_threads_read_in_blocks_and_the_logits_stay():
+def test_the_ways_that_were_measured_are_those_that_read():
+    import copy
+
     from gpt2_book.workshop import fast_reading as fast
+    from gpt2_book.workshop import kernels
     from gpt2_book.workshop import reading as one_read
 
-    model, idx = tiny_gpt(torch.float32), torch.arange(20)[None]
-    threads, small, cut, calls = torch.get_num_threads(), one_read.SMALL, fast._in_blocks, []
+    asked, calls, monkeypatch = [], [], pytest.MonkeyPatch()
 
 
-    def counted(x, weight, n):
-        calls.append(n)
-        return cut(x, weight, n)
+    class Planted:
+        """Answers as a machine would whose fastest way is the last."""
+
+        def fastest(self, question, ways):
+            asked.append(question)
+            for work in ways.values():
+                work()
+            return [*ways][-1]
 
 
+    def counted(name, product):
+        return lambda *args, **how: calls.append(name) or product(*args, **how)
+
+
+    threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        one_read.SMALL, fast._in_blocks = 0, counted
-        reader = FastLogits(model)
-        for end in range(5, 21):
-            off = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
-            assert off.abs().max() < 1e-3
-        assert calls == [2] * 9 * 15 + [2]  # of the prompt the head alone reads one row
+        for module in (kernels, fast):
+            monkeypatch.setattr(module, "choices", Planted)
+        monkeypatch.setattr(kernels, "can_onednn", lambda dtype: False)
+        monkeypatch.setattr(one_read, "SMALL", 0)
+        monkeypatch.setitem(fast.PRODUCTS, "blocks", counted("blocks", fast.PRODUCTS["blocks"]))
+        monkeypatch.setattr(fast, "_attend_one", counted("one query", fast._attend_one))
+        monkeypatch.setattr(fast, "by_int8", counted("int8", fast.by_int8))
+        for rows in (1, 3, 9):
+            for dtype, off in ((torch.float32, 1e-3), (torch.bfloat16, 0.2)):
+                for make in (copy.deepcopy, int8):
+                    model, idx = make(tiny_gpt(dtype)), torch.arange(20).expand(rows, 20)
+                    reader = FastLogits(model)
+                    reader(idx[:, :5])  # a prompt: of it the head alone reads single rows
+                    calls.clear(), asked.clear()
+                    for end in range(6, 21):
+                        away = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
+                        assert away.abs().max() < off * model.next_logits(idx[:, :end]).abs().max()
+                    few, short = rows <= kernels.MOST_ROWS, dtype == torch.bfloat16
+                    assert calls.count("int8" if make is int8 else "blocks") == 9 * 15 * few
+                    assert calls.count("one query") >= 2 * 15 * short and not asked, "asked once, before"
     finally:
         torch.set_num_threads(threads)
-        one_read.SMALL, fast._in_blocks = small, cut
+        monkeypatch.undo()
 
 
 # ../nbs/68_fast_reading.ipynb #48d249a4
@@ -254,7 +273,7 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
 
 
 def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compiler):
-    from gpt2_book.workshop.fast_reading import _decode_one_fast, _keep_in_place, show_all
+    from gpt2_book.workshop.fast_reading import Ways, _decode_one_fast, _keep_in_place, show_all
     from gpt2_book.kv_cache import places
 
     model, idx = tiny_gpt(), torch.arange(20)[None]
@@ -264,7 +283,7 @@ def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compile
         where, allowed = places(idx[:, t : t + 1], None, cache)
         allowed = show_all(cache, allowed)
         shapes.add((where.shape, allowed.shape, cache.ends.visible))
-        logits = _decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache)
+        logits = _decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache, Ways(1, {}, "loop", True))
         torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
     assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
 

@@ -8,37 +8,25 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache as once
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..decoding import decode_one, multiply_and_sum
+from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
-from .reading import NextLogits, out_of_training, reading
+from gpt2_book.workshop.kernels import (
+    MOST_ROWS, PRODUCTS, best_product, by_int8, choices, matrices_alike,
+)  # fmt: skip
+from .reading import is_large, out_of_training, reading
 
 # %% auto #0
-__all__ = ['decoding', 'FastLogits']
-
-# %% ../../nbs/68_fast_reading.ipynb #68b00007
-def _in_blocks(x: Tensor, weight: Tensor, n: int) -> Tensor:
-    """Multiply one row by a matrix in ``n`` blocks of rows, one for each core.
-
-    Shapes:
-        x: (..., C) with one row; weight: (V, C); returns (..., V)
-    """
-    V, C = weight.shape
-    even = V - V % n
-    blocks = weight[:even].view(n, even // n, C).mT  # (n, C, V / n)
-    y = torch.bmm(x.reshape(1, 1, C).expand(n, 1, C), blocks).view(even)  # (V,)
-    if even < V:
-        y = torch.cat([y, weight[even:] @ x.flatten()])  # (V,)
-    return y.view(*x.shape[:-1], V)
+__all__ = ['Ways', 'find_ways', 'decoding', 'FastLogits']
 
 # %% ../../nbs/68_fast_reading.ipynb #5393932b
 def _attend_one(
@@ -67,50 +55,107 @@ def _attend_one(
         scores = scores.masked_fill(~attn_mask.mT, float("-inf"))
     return (scores.softmax(2) * v.float()).sum(2, keepdim=True).to(q.dtype)  # (B, H, 1, D)
 
+# %% ../../nbs/68_fast_reading.ipynb #16aa0001
+class Ways(NamedTuple):
+    """How a model reads one token of so many rows.
+
+    Args:
+        products: the name of a product, by the shape of the matrix, (V, C).
+        other: the name of the product for all other matrices.
+        attend_one: attention of one query goes by ``_attend_one``.
+    """
+
+    rows: int
+    products: dict[tuple[int, int], str]
+    other: str
+    attend_one: bool
+
+
+def find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
+              large: bool) -> Ways:
+    """Find how a model reads fast, by measuring where it is large and on a CPU."""
+    like = next(model.parameters())
+    cpu, size = like.device.type == "cpu", like.dtype.itemsize
+    loop = compiled and rows == 1 and size <= 4
+    if not (large and cpu and rows <= MOST_ROWS):
+        return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
+    kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
+    alike = matrices_alike(m for m in modules if type(m) in kinds)
+    found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
+             for shape, layers in alike.items()}
+    own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
+    return Ways(rows, found, "linear", own)
+
+# %% ../../nbs/68_fast_reading.ipynb #16aa0002
+@torch.no_grad()
+def _attention_pays(config: Any, rows: int, dtype: torch.dtype, compiled: bool) -> bool:
+    """Is ``_attend_one`` faster here than PyTorch's attention?"""
+    H, D, S = config.n_head, config.n_embd // config.n_head, 256
+    q, k, v = (torch.ones(rows, H, n, D, dtype=dtype) for n in (1, S, S))
+    own = _compiled_attention() if compiled else _attend_one
+    kept = torch.float32 if not compiled else dtype  # as the cache keeps them
+    ways: dict[str, Callable[[], object]] = {
+        "PyTorch": partial(F.scaled_dot_product_attention, q, k, v),
+        "own": partial(own, q, k.to(kept), v.to(kept))}
+    question = (f"one query, {rows} x {H} x {S} x {D}, {str(dtype).removeprefix('torch.')}, "
+                f"{torch.get_num_threads()} threads" + ", compiled" * compiled)
+    return choices().fastest(question, ways) == "own"
+
+
+@once
+def _compiled_attention() -> Callable[..., Tensor]:
+    return torch.compile(_attend_one, dynamic=True)
+
 # %% ../../nbs/68_fast_reading.ipynb #78ba16da
-def _multiply_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """PyTorch's ``linear``, which reads the matrix in another way where there is one row.
+def _multiply_few(ways: Ways, x: Tensor, weight: Tensor,
+                  bias: Tensor | None = None) -> Tensor:
+    """PyTorch's ``linear``, which reads the matrix in another way where there are few rows.
 
     Shapes:
         x: (..., C); weight: (V, C); bias: (V,); returns (..., V)
     """
-    if x.numel() != x.size(-1):
+    way = ways.products.get((weight.size(0), weight.size(1)), ways.other)
+    if way == "linear" or x.numel() != ways.rows * x.size(-1):
         return F.linear(x, weight, bias)
-    if torch.compiler.is_compiling():
-        y = multiply_and_sum(x, weight)
-    elif (x.device.type == "cpu" and x.dtype == torch.float32
-          and torch.get_num_threads() > 1):
-        y = _in_blocks(x, weight, torch.get_num_threads())
-    else:
-        return F.linear(x, weight, bias)
-    return (y if bias is None else y + bias).to(x.dtype)
+    y = PRODUCTS[way](x, weight)
+    return y if bias is None else y + bias
 
 
 class _ReadFast(TorchFunctionMode):
-    """Inside, ``linear`` is ``_multiply_one``, and attention ``_attend_one``."""
+    """Inside, ``linear`` is ``_multiply_few``, and attention may be ``_attend_one``."""
+
+    def __init__(self, ways: Ways):
+        super().__init__()
+        self.ways = ways
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear:
-            return _multiply_one(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+            return _multiply_few(self.ways, *args, **kwargs)
+        if func is F.scaled_dot_product_attention and self.ways.attend_one:
             return _attend_one(*args, **kwargs)
         return func(*args, **kwargs)
 
 # %% ../../nbs/68_fast_reading.ipynb #68b00014
 def _decode_one_fast(
-    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache
-) -> Tensor:
-    """``decode_one`` for the compiler, in the ways that suit one row."""
-    with _ReadFast():
+    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache,
+    ways: Ways,
+) -> Tensor:  # fmt: skip
+    """``decode_one`` for the compiler, in the ways that suit a few rows."""
+    with _ReadFast(ways):
         return decode_one(model, idx, where, allowed, cache)
+
+
+def _decode_one_plain(*args: Any) -> Tensor:
+    """``decode_one`` for a compiler that cannot look through a function mode."""
+    return decode_one(*args[:-1])
 
 
 @once
 def _compiled_step(device: str) -> Callable[..., Tensor]:
     """Return ``decode_one`` compiled: for any length on a CPU, as one CUDA graph on a GPU.
 
-    Each kind of model, batch (one row or more) and mask is compiled when it first comes.
+    Each kind of model, batch, mask and set of ways is compiled when it first comes.
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
@@ -118,7 +163,8 @@ def _compiled_step(device: str) -> Callable[..., Tensor]:
         "dynamic": True}
     # torch 2.6, whose compiler looks through function modes
     new = hasattr(dynamo, "recompile_limit")
-    step = torch.compile(_decode_one_fast if new else decode_one, fullgraph=True, **how)
+    step = torch.compile(_decode_one_fast if new else _decode_one_plain, fullgraph=True,
+                         **how)
     return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
 # %% ../../nbs/68_fast_reading.ipynb #2d7b4e91
@@ -146,55 +192,50 @@ def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
     return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
 
 # %% ../../nbs/68_fast_reading.ipynb #6fb1c2d4
-def _quicken(module: nn.Module, short: bool) -> Callable[[], object] | None:
+def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
     """Let a layer on a CPU read fast where it can; return what undoes it, or None where
     there was nothing to do.
-
-    Args:
-        short: the model has numbers of 16 bits.
     """
     own = module.__dict__
-    if short and own.get("attend") is F.scaled_dot_product_attention:
+    if ways.attend_one and own.get("attend") is F.scaled_dot_product_attention:
         own["attend"] = _attend_one
         return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
-    if short or type(module) is not nn.Linear or "forward" in own:
+    if type(module) not in (nn.Linear, _Int8Linear) or "forward" in own:
         return None
-    own["forward"] = lambda input: _multiply_one(input, module.weight, module.bias)
+    way = ways.products.get(tuple(module.weight.shape), "linear")
+    if way == "linear":
+        return None
+    if type(module) is nn.Linear:
+        own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
+    else:
+        plain = module.forward
+        own["forward"] = lambda x: (by_int8(module, x)
+                                    if x.numel() == ways.rows * x.size(-1) else plain(x))
     return partial(own.pop, "forward", None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6
 @contextmanager
 def decoding(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *, fast: bool = True
-) -> Iterator[None]:
+    model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
+    ways: Ways | None = None,
+) -> Iterator[None]:  # fmt: skip
     """A model for the time of one read: without dropout, and with layers that read fast.
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
-        fast: turn the layers as well.
+        ways: how the layers read; as ever without them.
     """
-    first = next(model.parameters(), None)
-    short = first is not None and first.element_size() == 2
-    turn = (fast and first is not None and first.device.type == "cpu"
-            and (short or torch.get_num_threads() > 1))
 
     def change(module: nn.Module) -> Iterator[Callable[[], object]]:
         yield from out_of_training(module)
-        if turn and (undo := _quicken(module, short)):
+        if ways and (undo := _quicken(module, ways)):
             yield undo
 
     with reading(model, modules, change=change):
         yield
 
-# %% ../../nbs/68_fast_reading.ipynb #9a24f0c8
-class FastNextLogits(NextLogits):
-    """``NextLogits`` whose layers read fast."""
-
-    def ready(self) -> AbstractContextManager[None]:
-        return decoding(self.model, self.modules)
-
 # %% ../../nbs/68_fast_reading.ipynb #8e40b7a1
-class FastLogits(FastNextLogits, CachedLogits):
+class FastLogits(CachedLogits):
     """:class:`gpt2_book.kv_cache.CachedLogits` whose layers read fast.
 
     Args:
@@ -214,20 +255,33 @@ class FastLogits(FastNextLogits, CachedLogits):
             if by_rows and not p.is_contiguous():
                 p.data = p.data.contiguous()
         super().__init__(model, chunk=chunk, size=None if compile else size)
-        self.compile = compile
+        self.compile, self.known = compile, dict[tuple, Ways]()
+
+    def ways(self, rows: int, compiled: bool) -> Ways:
+        """How so many rows are read, found when it is first asked."""
+        like = next(self.model.parameters())
+        asked = rows, compiled, like.dtype, like.device, torch.get_num_threads()
+        if asked not in self.known:
+            self.known[asked] = find_ways(self.model, self.modules, rows, compiled=compiled,
+                                          large=is_large(self.numbers * rows))
+        return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        if not self.compile or new.size(1) > 1 or _hooked(self.modules):
-            return super().read(new, attention_mask)
         assert self.cache is not None
+        compiled = self.compile and new.size(1) == 1 and not _hooked(self.modules)
+        ways = self.ways(len(new), compiled)
+        if not compiled:
+            with decoding(self.model, self.modules, ways=ways):
+                return self.model.next_logits(new, attention_mask=attention_mask,
+                                              cache=self.cache)
         # a slice of a text has strides of that text's length
         new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, attention_mask, self.cache)
         if _on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
-        with decoding(self.model, self.modules, fast=False):
+        with decoding(self.model, self.modules):
             step = _compiled_step(new.device.type)
-            return step(self.model, new, where, allowed, self.cache).clone()
+            return step(self.model, new, where, allowed, self.cache, ways).clone()
 
     def empty_cache(self, batch: int) -> KVCache:
         return _kept_cache(self, batch) if self.compile else self.new_cache(batch)
@@ -236,8 +290,8 @@ class FastLogits(FastNextLogits, CachedLogits):
         """Make a cache for the model as it is, in the type that attention computes in."""
         like, plain = next(self.model.parameters()), F.scaled_dot_product_attention
         short = like.element_size() == 2 and like.device.type == "cpu" and not self.compile
-        as_computed = short and {vars(m).get("attend", plain)
-                                 for m in self.modules} == {plain}
+        as_computed = (short and self.ways(batch, False).attend_one
+                       and {vars(m).get("attend", plain) for m in self.modules} == {plain})
         cache = self.model.empty_cache(batch, size=self.size,
                                        dtype=torch.float32 if as_computed else None)
         return _keep_in_place(cache) if self.compile and _on_a_graph(like.device) else cache

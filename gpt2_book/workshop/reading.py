@@ -72,13 +72,18 @@ def reading(
 SMALL = 2**25  # multiplications for which one thread is enough
 
 
+def is_large(work: int) -> bool:
+    """Are so many multiplications enough work for several threads?"""
+    return work >= SMALL
+
+
 @contextmanager
 def few_threads(work: int, device: torch.device) -> Iterator[None]:
     """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it
     is as many as before.
     """
     before = torch.get_num_threads()
-    if work >= SMALL or device.type != "cpu" or before == 1:
+    if is_large(work) or device.type != "cpu" or before == 1:
         yield
         return
     torch.set_num_threads(1)
