@@ -25,10 +25,11 @@ def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> 
         x: (..., C); weight: (V, C); scale: (V,), a factor for each row of an integer matrix
         returns (..., V)
     """
-    rows = x.float().reshape(-1, 1, x.size(-1))  # (R, 1, C)
+    rows = x.float().reshape(-1, x.size(-1))  # (R, C)
     # finished before the loop, not worked out again for each row of the matrix
     rows = rows.as_strided(rows.shape, rows.stride())
-    y = (rows * weight.float()).sum(-1)  # (R, V)
+    # sums that the compiler puts together, so that the matrix is read once for all rows
+    y = torch.stack([(row * weight.float()).sum(-1) for row in rows.unbind()])  # (R, V)
     return (y if scale is None else y * scale).view(*x.shape[:-1], -1)
 
 # %% ../nbs/24_fast_decoding.ipynb #3689b16d
@@ -57,8 +58,7 @@ class _Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.size(-1)
-        few = rows == 1 or (rows <= 8 and x.dtype == torch.float32)
-        if few and torch.compiler.is_compiling():
+        if rows <= 8 and torch.compiler.is_compiling():
             y = multiply_and_sum(x, self.weight, self.scale)
         else:
             # each in the type of x fits into the CPU's cache

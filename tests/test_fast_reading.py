@@ -283,7 +283,7 @@ def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compile
         where, allowed = places(idx[:, t : t + 1], None, cache)
         allowed = show_all(cache, allowed)
         shapes.add((where.shape, allowed.shape, cache.ends.visible))
-        logits = _decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache, Ways(1, {}, "loop", True))
+        logits = _decode_one_fast(model, idx[:, t : t + 1], where, allowed, cache, Ways(1, {}, "linear", True))
         torch.testing.assert_close(logits, model.next_logits(idx[:, : t + 1]), rtol=0, atol=1e-10)
     assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
 

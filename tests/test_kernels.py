@@ -39,7 +39,7 @@ def test_every_way_multiplies_alike():
 
 # ../nbs/56_kernels.ipynb #da7c2c04
 def test_the_fastest_way_is_taken_whatever_it_is():
-    from gpt2_book.workshop.kernels import Choices, best_times, fastest
+    from gpt2_book.workshop.kernels import Choices, _best_times, fastest
 
     clock = [0.0]
     monkeypatch = pytest.MonkeyPatch()
@@ -52,7 +52,7 @@ def test_the_fastest_way_is_taken_whatever_it_is():
 
         for names in ("abc", "bca", "cab"):
             made = {"a": lasting(0.5), "b": lasting(0.25), "c": lasting(8, 8, 0.125, 8)}  # c is noisy
-            times = best_times({name: made[name] for name in names})
+            times = _best_times({name: made[name] for name in names})
             assert times == {"a": 500, "b": 250, "c": 125} and list(times) == list(names)
             assert Choices().fastest("?", {name: made[name] for name in names}) == "b"
         assert fastest({"own": 1.0, "other": 0.95}) == "own", "a little noise turns nothing"

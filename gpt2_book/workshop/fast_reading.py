@@ -26,7 +26,7 @@ from gpt2_book.workshop.kernels import (
 from .reading import is_large, out_of_training, reading
 
 # %% auto #0
-__all__ = ['Ways', 'find_ways', 'decoding', 'FastLogits']
+__all__ = ['decoding', 'FastLogits']
 
 # %% ../../nbs/68_fast_reading.ipynb #5393932b
 def _attend_one(
@@ -132,8 +132,11 @@ class _ReadFast(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear:
             return _multiply_few(self.ways, *args, **kwargs)
-        if func is F.scaled_dot_product_attention and self.ways.attend_one:
-            return _attend_one(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            if self.ways.attend_one:
+                return _attend_one(*args, **kwargs)
+            # compiled, it may be a question about a length
+            kwargs["is_causal"] = True if kwargs.get("is_causal") else False
         return func(*args, **kwargs)
 
 # %% ../../nbs/68_fast_reading.ipynb #68b00014

@@ -68,23 +68,21 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.size(0))
 
 
-def by_onednn(x: Tensor, weight: Tensor) -> Tensor:
+def _by_onednn(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply a few rows by a matrix with oneDNN: (..., C) and (V, C) to (..., V)."""
     ask = _ask_whole if torch.compiler.is_compiling() else _ask_onednn
     return ask(x, weight)
 
 # %% ../../nbs/56_kernels.ipynb #6a6edb0a
 def by_loop(x: Tensor, weight: Tensor) -> Tensor:
-    """Multiply a few rows by a matrix in loops that a compiler writes: (..., C) and (V, C)
+    """Multiply a few rows by a matrix in a loop that a compiler writes: (..., C) and (V, C)
     to (..., V), with sums in float32.
     """
-    rows = x.reshape(-1, x.size(-1)).unbind()  # R times (C)
-    y = torch.stack([multiply_and_sum(row, weight) for row in rows])  # (R, V)
-    return y.view(*x.shape[:-1], weight.size(0)).to(x.dtype)
+    return multiply_and_sum(x, weight).to(x.dtype)
 
 
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "linear": F.linear, "blocks": in_blocks, "onednn": by_onednn, "loop": by_loop}
+    "linear": F.linear, "blocks": in_blocks, "onednn": _by_onednn, "loop": by_loop}
 MOST_ROWS = 8  # more rows are a product of two matrices: what libraries do best
 
 
@@ -99,8 +97,8 @@ def products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
         ways.append("loop")
     return ways
 
-# %% ../../nbs/56_kernels.ipynb #a612f5e0
-def best_times(ways: Mapping[str, Callable[[], object]],
+# %% ../../nbs/56_kernels.ipynb #ae3c14ac
+def _best_times(ways: Mapping[str, Callable[[], object]],
                rounds: int = 5) -> dict[str, float]:
     """Return the shortest time of each way in milliseconds; the ways take turns."""
     best = {name: float("inf") for name in ways}
@@ -154,7 +152,7 @@ class Choices:
                 self.times = self.read()
             known = self.times.get(question, {})
             if known.keys() != ways.keys():
-                known = self.times[question] = best_times(ways)
+                known = self.times[question] = _best_times(ways)
                 self.write({question: known})
             return fastest({name: known[name] for name in ways})
 
@@ -228,7 +226,8 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
 def _ways(dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[Any, Tensor], Tensor]]:
     """Return each way as a function of a layer and of rows."""
     def of(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-        return lambda layer, x: product(x, layer.weight)
+        # a parameter would be compiled for its shape alone
+        return lambda layer, x: product(x, layer.weight.detach())
 
     return {name: of(_compiled_loop() if name == "loop" else PRODUCTS[name])
             for name in products(dtype, compiled=compiled)}
@@ -236,7 +235,10 @@ def _ways(dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[Any, Tensor
 
 @once
 def _compiled_loop() -> Callable[[Tensor, Tensor], Tensor]:
-    return torch.compile(by_loop, dynamic=True)
+    import torch._dynamo.config as dynamo  # takes a second to load
+
+    limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
+    return dynamo.patch({limit: 64})(torch.compile(by_loop, dynamic=True))
 
 
 def by_int8(layer: Any, x: Tensor) -> Tensor:
