@@ -75,8 +75,10 @@ def _choose_ending(model: GPT, tokenizer: Tokenizer, question: MultipleChoice) -
         return int(token_nats(logits, targets.to(device)).sum(1).argmin())
 
 
-def share_right(model: GPT, tokenizer: Tokenizer,
-                questions: Sequence[MultipleChoice]) -> Estimate:
-    """Return the share of the questions that a model answers, with its standard error."""
+def share_right(model: GPT, tokenizer: Tokenizer, questions: Sequence[MultipleChoice], *,
+                block: int = 1) -> Estimate:
+    """Return the share of the questions that a model answers, with its standard error, for
+    which every ``block`` questions in a row, those of one story, are one observation.
+    """
     right = [_choose_ending(model, tokenizer, q) == q.label for q in questions]
-    return mean_in_blocks(torch.tensor(right, dtype=torch.float64))
+    return mean_in_blocks(torch.tensor(right, dtype=torch.float64), block)

@@ -36,6 +36,7 @@ def test_the_context_read_once_chooses_what_rows_of_their_own_choose():
     assert [_choose_ending(ours, words, q) for q in asked] == expected
     right = [e == q.label for e, q in zip(expected, asked)]
     assert abs(share_right(ours, words, asked).value - sum(right) / len(right)) < 1e-12
+    assert share_right(ours, words, asked * 2, block=18).standard_error == 0  # the same twice
 
 
 # ../nbs/38_coherence.ipynb #802e3f82

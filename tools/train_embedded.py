@@ -146,7 +146,7 @@ class Stories:
         where = [question for story in asked for question in end_questions(story)]
         knows = [knowledge_question(story) for story in asked]
         found = {"bits_per_byte": nats / math.log(2) / sum(len(story.text) for story in asked)}
-        found |= {name: asdict(share_right(model, self.tokenizer, questions))
+        found |= {name: asdict(share_right(model, self.tokenizer, questions, block=len(questions) // len(asked)))
                   for name, questions in (("where", where), ("knows", knows))}  # fmt: skip
         start = torch.tensor([self.tokenizer.encode("\n")] * 8)
         drawn = torch.Generator().manual_seed(0)
