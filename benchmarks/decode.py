@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.decoding import int8
 from gpt2_book.model import GPT, GPTConfig
+from gpt2_book.workshop.int4 import int4
 
 PEER = "Hugging Face, generate"
 
@@ -36,7 +37,7 @@ def build(dtype: torch.dtype, device: str) -> tuple[GPT, GPT2LMHeadModel]:
 def ways(dtype: torch.dtype, device: str) -> dict:
     """Return the ways to generate, each a function of a prompt and a number of tokens."""
     ours, theirs = build(dtype, device)
-    small = int8(ours)
+    small, smaller = int8(ours), int4(ours)
     greedy = {"temperature": 0.0}
     theirs.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
     return {
@@ -45,6 +46,7 @@ def ways(dtype: torch.dtype, device: str) -> dict:
         "ours": lambda idx, n: ours.generate(idx, n, **greedy),
         "ours, compile": lambda idx, n: ours.generate(idx, n, compile=True, **greedy),
         "ours, int8, compile": lambda idx, n: small.generate(idx, n, compile=True, **greedy),
+        "ours, int4, compile": lambda idx, n: smaller.generate(idx, n, compile=True, **greedy),
     }
 
 
@@ -69,7 +71,7 @@ def bytes_per_token(way: str, dtype: torch.dtype, batch: int, length: int) -> in
     config, size = GPTConfig(), dtype.itemsize
     matrices = 12 * config.n_layer * config.n_embd**2 + config.vocab_size * config.n_embd
     cached = 2 * batch * length * config.n_layer * config.n_embd * size
-    return matrices * (1 if "int8" in way else size) + cached
+    return round(matrices * (1 if "int8" in way else 0.625 if "int4" in way else size)) + cached
 
 
 def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, repeats: int, device: str) -> list[dict]:

@@ -91,6 +91,11 @@ def test_generate_continues_the_prompt_by_the_seed():
 
 
 # ../nbs/96_writing.ipynb #55d91455
+import torch
+
+needs_int4 = pytest.mark.skipif(not hasattr(torch, "_weight_int4pack_mm_for_cpu"), reason="no product in int4")
+
+
 @pytest.mark.parametrize(
     ("options", "how"),
     [
@@ -100,17 +105,17 @@ def test_generate_continues_the_prompt_by_the_seed():
         (("--repetition-penalty", 3), {"temperature": 0.8, "top_k": 50, "repetition_penalty": 3}),
         (("--dtype", "bfloat16"), {"temperature": 0.8, "top_k": 50}),
         (("--int8",), {"temperature": 0.8, "top_k": 50}),
+        pytest.param(("--int4",), {"temperature": 0.8, "top_k": 50}, marks=needs_int4),
     ],
 )
 def test_every_option_means_what_it_means_in_python(options, how):
-    import torch
-
     from gpt2_book import GPT, decoding
+    from gpt2_book.workshop.int4 import int4
     from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     dtype = torch.bfloat16 if "bfloat16" in options else torch.float32
     gpt, tokenizer = GPT.from_pretrained("shakespeare", dtype=dtype), load_tokenizer("shakespeare")
-    gpt = decoding.int8(gpt) if "--int8" in options else gpt
+    gpt = decoding.int8(gpt) if "--int8" in options else int4(gpt) if "--int4" in options else gpt
     idx = torch.tensor([tokenizer.encode("JULIET:")])
     logits = []
     reader = gpt.reader(True, False)
@@ -121,6 +126,11 @@ def test_every_option_means_what_it_means_in_python(options, how):
     assert found["text"] == tokenizer.decode(out.tolist())
     expected = torch.cat(logits, 1)[0].float().log_softmax(-1).gather(1, out[:, None]).sum().item()
     assert found["log_probability"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_two_ways_to_keep_the_matrices_are_refused():
+    result = run("generate", "KING", "--int8", "--int4")
+    assert result.exit_code == 1 and "--int8 and --int4" in result.output
 
 
 # ../nbs/96_writing.ipynb #21abf19a

@@ -204,13 +204,16 @@ _Seed = Annotated[Optional[int], Option(
 _Int8 = Annotated[bool, Option(
     "--int8", help="Keep the matrices as whole numbers of 8 bits.",
 )]  # fmt: skip
+_Int4 = Annotated[bool, Option(
+    "--int4", help="Keep them as whole numbers of 4 bits, on a CPU.",
+)]  # fmt: skip
 
 # %% ../../nbs/59_chat.ipynb #5900000f
 def chat(
     model: _Taught = "gpt2-book-run", system: _System = "",
     max_new_tokens: _Longest = 200, temperature: _Heat = 0.7, top_k: _Likeliest = 50,
     top_p: _Mass = None, seed: _Seed = None, dtype: Weights = Dtype.float32,
-    int8: _Int8 = False, device: Device = "auto",
+    int8: _Int8 = False, int4: _Int4 = False, device: Device = "auto",
 ) -> None:  # fmt: skip
     """Talk to a model: a line is a question. Ctrl-C stops an answer, Ctrl-D ends.
 
@@ -224,7 +227,7 @@ def chat(
     if template is None:
         how = f"teach it one: gpt2-book train --chat chats.jsonl --from {model}"
         raise ValueError(f"{model} has no chat template; {how}")
-    gpt, tokenizer = load(model, dtype=dtype.value, int8=int8, device=device,
+    gpt, tokenizer = load(model, dtype=dtype.value, int8=int8, int4=int4, device=device,
                           first=lambda tokenizer: turn_ends(tokenizer, template))
     generator = torch.Generator()
     generator.manual_seed(generator.seed() if seed is None else seed)

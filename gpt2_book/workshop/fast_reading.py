@@ -26,7 +26,7 @@ from gpt2_book.workshop.kernels import (
 from .reading import is_large, out_of_training, reading
 
 # %% auto #0
-__all__ = ['decoding', 'FastLogits']
+__all__ = ['FastLogits']
 
 # %% ../../nbs/68_fast_reading.ipynb #5393932b
 def _attend_one(
@@ -71,7 +71,7 @@ class Ways(NamedTuple):
     attend_one: bool
 
 
-def find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
+def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
               large: bool) -> Ways:
     """Find how a model reads fast, by measuring where it is large and on a CPU."""
     like = next(model.parameters())
@@ -265,7 +265,7 @@ class FastLogits(CachedLogits):
         like = next(self.model.parameters())
         asked = rows, compiled, like.dtype, like.device, torch.get_num_threads()
         if asked not in self.known:
-            self.known[asked] = find_ways(self.model, self.modules, rows, compiled=compiled,
+            self.known[asked] = _find_ways(self.model, self.modules, rows, compiled=compiled,
                                           large=is_large(self.numbers * rows))
         return self.known[asked]
 

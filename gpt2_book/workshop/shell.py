@@ -341,8 +341,8 @@ def costs_of(config: Any) -> _Costs:
                   V * C + inner, V + L * rows, table)
 
 # %% ../../nbs/95_shell.ipynb #14e488c1
-def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str = "auto",
-         first: Callable[..., object] | None = None):  # fmt: skip
+def load(model: str, *, dtype: str = "float32", int8: bool = False, int4: bool = False,
+         device: str = "auto", first: Callable[..., object] | None = None):  # fmt: skip
     """Return a model and its tokenizer, as the options of ``generate`` say.
 
     Args:
@@ -350,7 +350,8 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
 
     Raises:
         FileNotFoundError: when there is no such model.
-        ValueError: when the device cannot be used, or the model is damaged.
+        ValueError: when the device cannot be used, the model is damaged, or both int8 and
+            int4 are asked for.
     """
     import torch
 
@@ -359,6 +360,8 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
     from gpt2_book.workshop.tokenizer_files import load_tokenizer
     from gpt2_book.training import choose_device
 
+    if int8 and int4:
+        raise ValueError("--int8 and --int4: the matrices can be kept in one of them")
     place, model = choose_device(device), settle_model(model)
     tokenizer = load_tokenizer(model)
     if first is not None:
@@ -368,4 +371,8 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, device: str 
     ours, its = tokenizer.vocab_size, gpt.config.vocab_size
     if ours > its:
         raise ValueError(f"the tokenizer has {ours} tokens, the model {its}")
+    if int4:
+        from gpt2_book.workshop import int4 as four_bits
+
+        return four_bits.int4(gpt), tokenizer
     return decoding.int8(gpt) if int8 else gpt, tokenizer

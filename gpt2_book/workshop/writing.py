@@ -307,6 +307,9 @@ _Seed = Annotated[Optional[int], Option(min=0, help="The same seed gives the sam
 _Int8 = Annotated[bool, Option(
     "--int8", help="Keep the matrices as whole numbers of 8 bits.",
 )]  # fmt: skip
+_Int4 = Annotated[bool, Option(
+    "--int4", help="Keep them as whole numbers of 4 bits, on a CPU.",
+)]  # fmt: skip
 _Compile = Annotated[bool, Option(
     "--compile", help="Compile the step first, about a minute.",
 )]  # fmt: skip
@@ -333,6 +336,7 @@ def generate(
     special: Special = None,
     dtype: Weights = Dtype.float32,
     int8: _Int8 = False,
+    int4: _Int4 = False,
     compile: _Compile = False,
     device: Device = "auto",
     json: _AsJson = False,
@@ -341,7 +345,7 @@ def generate(
     """Continue a text, token by token: the argument, a file, or what is piped in."""
     _check_search(context, beams)
     seeds: list[Any] = _settle_seeds(seed, samples) if beams == 1 else [None]
-    about: dict[str, Any] = {"dtype": dtype.value, "int8": int8, "device": device}
+    about: Any = {"dtype": dtype.value, "int8": int8, "int4": int4, "device": device}
     draw: dict[str, Any] = {"temperature": temperature, "top_k": top_k or None}
     draw |= {"top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "compile": compile}
