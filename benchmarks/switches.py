@@ -1,8 +1,8 @@
-"""What each change after GPT-2 does to the loss of a small model of stories: one switch at a time, optimizers, lengths, sizes.
+"""What each change after GPT-2 does to the loss of a small model of stories: one switch at a time, optimizers, lengths.
 
     python benchmarks/switches.py --save                 everything; a run that is already stored is not repeated
     python benchmarks/switches.py --save --budget 600    no run is begun after ten minutes
-    python benchmarks/switches.py --only switches --steps 20
+    python benchmarks/switches.py --steps 20
 
 Every run reads windows of the program's stories (gpt2_book.workshop.stories) in an order that its seed alone decides, each at most
 once, and is then scored on the same tokens of held-out stories. Tokens are those of the model of stories, cut to its first merges, so
@@ -17,7 +17,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,8 +40,7 @@ VOCAB, LENGTH, BATCH, STEPS, THETA = 512, 128, 4, 700, 1e4
 SEEDS, TUNING_SEED, TUNING_STEPS = (0, 1, 2), 100, 900
 RATES = (4e-3, 8e-3, 16e-3)
 STORIES, HELD_OUT, SCORED = 6000, 300, 2**16  # told for training, told for scoring, and tokens that are scored
-BUDGETS = (1e11, 2e11, 4e11)  # floating-point operations of a run
-SIZES = ((2, 32, 2), (3, 48, 4), (4, 64, 4), (5, 96, 4))  # layers, width, heads
+LOOKS, LOOKED = 14, 2**14  # on the way of a run whose course is kept, and held-out tokens that are scored there
 
 
 @dataclass(frozen=True)
@@ -202,9 +201,9 @@ def tokens(split: str, n: int) -> tuple[Tensor, float]:
     return ids, len(text.encode()) / len(ids)
 
 
-def batches(seed: int, steps: int, batch: int = BATCH, T: int = LENGTH) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(seed: int, steps: int, batch: int = BATCH, T: int = LENGTH, stories: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Give windows of the training stories in the seed's order, each at most once."""
-    ids, _ = tokens("train", STORIES)
+    ids, _ = tokens("train", stories or STORIES)
     n = (len(ids) - 1) // T
     if steps * batch > n:
         raise ValueError(f"{steps} steps of {batch} windows, but there are only {n}")
@@ -224,12 +223,15 @@ def make_optimizers(model: nn.Module, rate: float, kind: str) -> list[torch.opti
     return [muon, make_optimizer(rest, learning_rate=rate)]
 
 
-def train(s: Shape, *, seed: int, steps: int, rate: float, optimizer: str = "AdamW") -> Model:
-    """Train a new model; the seed decides its weights and what it reads."""
+def train(
+    s: Shape, *, seed: int, steps: int, rate: float, optimizer: str = "AdamW", stories: int | None = None,
+    look: Callable[[int, Model], None] | None = None,
+) -> Model:  # fmt: skip
+    """Train a new model; the seed decides its weights and what it reads. ``look`` is given each step's number and the model after it."""
     torch.manual_seed(seed)
     model = Model(s)
     optimizers = make_optimizers(model, rate, optimizer)
-    for step, (x, y) in enumerate(batches(seed, steps, T=s.block_size), start=1):
+    for step, (x, y) in enumerate(batches(seed, steps, T=s.block_size, stories=stories), start=1):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         model.zero_grad()
         loss.backward()
@@ -237,14 +239,16 @@ def train(s: Shape, *, seed: int, steps: int, rate: float, optimizer: str = "Ada
         for each in optimizers:
             set_learning_rate(each, warmup_cosine(step, peak=rate, warmup=steps / 10, end=steps))
             each.step()
+        if look is not None:
+            look(step, model)
     return model
 
 
 @torch.no_grad()
-def position_losses(model: Model, T: int, **how: float) -> Tensor:
+def position_losses(model: Model, T: int, *, scored: int | None = None, **how: float) -> Tensor:
     """Return the mean loss at each of ``T`` positions, over the same held-out tokens for every ``T``."""
-    ids, _ = tokens("held out", HELD_OUT)
-    x, y = ids[:SCORED].view(-1, T), ids[1 : SCORED + 1].view(-1, T)
+    (ids, _), n = tokens("held out", HELD_OUT), scored or SCORED
+    x, y = ids[:n].view(-1, T), ids[1 : n + 1].view(-1, T)
     total = torch.zeros(T, dtype=torch.float64)
     for i in range(0, len(x), 32):
         logits = model(x[i : i + 32], **how).transpose(1, 2)  # (B, V, T)
@@ -267,14 +271,12 @@ def by_length(model: Model) -> list[dict]:
     return rows
 
 
-def plan(store: dict, only: list[str], steps: int) -> Iterator[dict]:
+def plan(store: dict, steps: int) -> Iterator[dict]:
     """Give the runs in order; what follows from stored runs, such as the best rate, is looked up when it is needed."""
     base, size = Shape(), parameters(Shape())
 
     def best(kind: str) -> float:
         tried = [r for r in store["rows"] if r["experiment"] == "rates" and r["optimizer"] == kind]
-        if len(tried) < len(RATES):
-            raise ValueError(f"the rates of {kind} are not measured yet")
         return min(tried, key=lambda r: r["loss"])["rate"]
 
     def one(experiment: str, name: str, seed: int, s: Shape = base, **how) -> dict:
@@ -283,35 +285,34 @@ def plan(store: dict, only: list[str], steps: int) -> Iterator[dict]:
     for kind in ("AdamW", "Muon"):
         for rate in RATES:
             yield one("rates", f"{kind} at {rate:g}", TUNING_SEED, rate=rate, optimizer=kind, steps=TUNING_STEPS)
-    names = list(SWITCHES) if "switches" in only else []
+    names = list(SWITCHES)
     turns = [(name, seed) for seed in SEEDS for name in [*names[:FIRST], "Muon"]]
-    for name, seed in [*turns, *((name, seed) for name in names[FIRST:] for seed in SEEDS)] if names else ():
+    for name, seed in [*turns, *((name, seed) for name in names[FIRST:] for seed in SEEDS)]:
         if name == "Muon":
             yield one("optimizers", name, seed, rate=best(name), optimizer=name)
         else:
             yield one("switches", name, seed, as_large_as(replace(base, **SWITCHES[name]), size), rate=best("AdamW"))
-    if "sizes" in only:
-        yield from sizes(best("AdamW"))
-
-
-def sizes(rate: float) -> Iterator[dict]:
-    """Give the runs of Llamas of several sizes, each budget spent whole; the rate, that of GPT-2's width, falls with the width."""
-    for L, C, H in SIZES:
-        s = Shape(**LLAMA | {"n_layer": L, "n_embd": C, "n_head": H, "n_kv_head": H // 2, "n_hidden": round(8 * C / 3)})
-        for budget in BUDGETS:
-            n = round(budget / training_flops(s) / (BATCH * LENGTH))
-            yield {"experiment": "sizes", "name": f"{L} x {C}", "seed": SEEDS[0], "steps": n, "optimizer": "AdamW", "shape": s,
-                   "rate": rate * Shape().n_embd / C, "budget": budget}  # fmt: skip
+    for seed in SEEDS:  # the same runs again, looked at on their way
+        for kind in ("AdamW", "Muon"):
+            for name, fields in {"learned positions": {}, "rotary positions": ROTARY}.items():
+                s = as_large_as(replace(base, **fields), size)
+                yield one("courses", f"{kind}, {name}", seed, s, rate=best(kind), optimizer=kind)
 
 
 def key(row: dict) -> tuple:
-    return tuple(row.get(k) for k in ("experiment", "name", "seed", "steps", "budget"))
+    return tuple(row.get(k) for k in ("experiment", "name", "seed", "steps"))
 
 
 def run(job: dict) -> dict:
     """Do one run and return its row."""
     s, how = job["shape"], {k: job[k] for k in ("seed", "steps", "rate", "optimizer")}
-    model = train(s, **how)
+    course: list[tuple[int, float]] = []
+
+    def look(step: int, model: Model) -> None:
+        if job["experiment"] == "courses" and step % max(1, job["steps"] // LOOKS) == 0:
+            course.append((step, position_losses(model, s.block_size, scored=min(LOOKED, SCORED)).mean().item()))
+
+    model = train(s, **how, look=look)
     loss = position_losses(model, s.block_size).mean().item()
     row = {k: v for k, v in job.items() if k != "shape"} | {
         "shape": {k: v for k, v in asdict(s).items() if v != getattr(Shape(), k)}, "parameters": parameters(s),
@@ -320,7 +321,7 @@ def run(job: dict) -> dict:
     }  # fmt: skip
     if job["experiment"] == "switches" and job["name"] in ("GPT-2", "rotary positions", "sinusoids"):
         row["lengths"] = by_length(model)
-    return row
+    return row | ({"course": course} if course else {})
 
 
 def write_whole(path: Path, results: dict) -> None:
@@ -333,8 +334,7 @@ def write_whole(path: Path, results: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
-    parser.add_argument("--only", nargs="*", default=["switches", "sizes"], choices=["switches", "sizes"])
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run, but for those of the sizes")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
     args = parser.parse_args()
 
@@ -345,10 +345,11 @@ def main() -> None:
     store = {"machine": machine, "options": options, "rows": []}
     if args.save and path.exists():
         old = json.loads(path.read_text(encoding="utf8"))
-        if old["options"] == options and old["machine"] | {"date": None} == machine | {"date": None}:
-            store = old
+        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
+            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
+        store = old
     done = {key(row) for row in store["rows"]}
-    for job in plan(store, args.only, args.steps):
+    for job in plan(store, args.steps):
         if key(job) in done:
             continue
         if time.monotonic() - start > args.budget:

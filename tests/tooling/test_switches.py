@@ -124,7 +124,7 @@ def test_seeds_share_their_order_and_read_nothing_twice(switches, monkeypatch):
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon is of torch 2.9")
 def test_a_stopped_benchmark_goes_on_where_it_was(switches, monkeypatch, tmp_path, capsys):
     for name, value in {"STORIES": 60, "TUNING_STEPS": 2, "HELD_OUT": 12, "SCORED": 1024, "RATES": (1e-2,), "SEEDS": (0,), "RESULTS": tmp_path,
-                        "SWITCHES": {"GPT-2": {}, "SwiGLU": {"network": "swiglu"}}, "SIZES": ((1, 16, 2),), "BUDGETS": (1e9,)}.items():  # fmt: skip
+                        "SWITCHES": {"GPT-2": {}, "SwiGLU": {"network": "swiglu"}}}.items():  # fmt: skip
         monkeypatch.setattr(switches, name, value)
     switches.tokens.cache_clear()
     ran, plain = [], switches.run
@@ -134,12 +134,58 @@ def test_a_stopped_benchmark_goes_on_where_it_was(switches, monkeypatch, tmp_pat
     assert not ran and "run again" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["switches.py", "--save", "--steps", "2"])
     switches.main()
-    assert ran == ["AdamW at 0.01", "Muon at 0.01", "GPT-2", "SwiGLU", "Muon", "1 x 16"]
+    courses = [f"{kind}, {name} positions" for kind in ("AdamW", "Muon") for name in ("learned", "rotary")]
+    assert ran == ["AdamW at 0.01", "Muon at 0.01", "GPT-2", "SwiGLU", "Muon", *courses]
     switches.main()
-    assert len(ran) == 6
+    assert len(ran) == 9
     (path,) = tmp_path.iterdir()
     rows = json.loads(path.read_text(encoding="utf8"))["rows"]
     assert [row["name"] for row in rows] == ran and all(0 < row["loss"] < 10 for row in rows)
     assert {tuple(r["shape"].items()): r for r in rows}[()]["parameters"] == switches.parameters(switches.Shape())
-    assert len(rows[2]["lengths"]) == 5 and "lengths" not in rows[3]
+    assert len(rows[2]["lengths"]) == 5 and "lengths" not in rows[3] and "course" not in rows[3]
+    assert [step for step, _ in rows[5]["course"]] == [1, 2]
+    assert rows[5]["loss"] == rows[5]["course"][-1][1] == rows[2]["loss"], "to look on the way changes nothing"
+    monkeypatch.setattr(switches, "SCORED", 512)
+    with pytest.raises(SystemExit):
+        switches.main()
+    assert "move it away" in capsys.readouterr().err and json.loads(path.read_text(encoding="utf8"))["rows"] == rows
     switches.tokens.cache_clear()
+
+
+@pytest.fixture
+def sizes(switches, monkeypatch, tmp_path):
+    import sizes
+
+    for name, value in {"STORIES": 60, "SIZES": ((1, 16, 2), (2, 16, 2)), "BUDGETS": (1e9, 2e9), "RATES": (1e-2, 1e-3), "SEEDS": (0,),
+                        "HELD_OUT": 12, "RESULTS": tmp_path}.items():  # fmt: skip
+        monkeypatch.setattr(sizes, name, value)
+    for name, value in {"HELD_OUT": 12, "SCORED": 1024}.items():
+        monkeypatch.setattr(switches, name, value)
+    switches.tokens.cache_clear()
+    yield sizes
+    switches.tokens.cache_clear()
+
+
+def test_every_size_spends_its_budget_and_the_rate_is_the_best_of_all(sizes, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "argv", ["sizes.py", "--save"])
+    sizes.main()
+    (path,) = tmp_path.iterdir()
+    found = json.loads(path.read_text(encoding="utf8"))
+    tried, rows = ([r for r in found["rows"] if r["experiment"] == kind] for kind in ("rates", "sizes"))
+    assert len(tried) == len(rows) == 4 and {r["budget"] for r in tried} == {2e9}
+    mean = {rate: sum(r["loss"] for r in tried if r["rate"] == rate) for rate in sizes.RATES}
+    assert {r["rate"] for r in rows} == {min(mean, key=mean.get)}
+    for r in rows:
+        shape = sizes.shape(tuple(r["size"]))
+        assert r["parameters"] == sizes.parameters(shape) and r["tokens"] == r["steps"] * 4 * 128
+        one_step = sizes.training_flops(shape) * 4 * 128
+        assert r["flops"] == r["steps"] * one_step and abs(r["flops"] - r["budget"]) <= one_step / 2
+    assert 0.1 < found["entropy"] < min(r["loss"] for r in rows)
+    ran = []
+    monkeypatch.setattr(sizes, "run", lambda job: ran.append(job))
+    sizes.main()
+    assert not ran and json.loads(path.read_text(encoding="utf8")) == found
+    monkeypatch.setattr(sizes, "STORIES", 61)
+    with pytest.raises(SystemExit):
+        sizes.main()
+    assert "move it away" in capsys.readouterr().err and json.loads(path.read_text(encoding="utf8")) == found
