@@ -310,6 +310,6 @@ def test_the_command_line_knows_a_llama_by_its_configuration(tmp_path):
     assert run("export", tmp_path / "llama", tmp_path / "out").exit_code == 0
     again = Llama.from_pretrained(tmp_path / "out")
     assert torch.equal(again(idx)[0], Llama.from_pretrained(tmp_path / "llama")(idx)[0])
-    for words in (("info", tmp_path / "llama"), ("export", tmp_path / "llama", tmp_path / "m.onnx", "--format", "onnx")):
-        refused = run(*words)
-        assert refused.exit_code == 1 and "Llama" in refused.output, refused.output
+    assert run("info", tmp_path / "llama").exit_code == 0
+    refused = run("export", tmp_path / "llama", tmp_path / "m.onnx", "--format", "onnx")
+    assert refused.exit_code == 1 and "Llama" in refused.output, refused.output

@@ -169,7 +169,9 @@ class Choices:
             return {}
 
     def write(self, new: dict[str, dict[str, float]]) -> None:
-        """Add times to the file, beside those that other processes have written."""
+        """Add times to the file, beside those of other processes. Of two that write at once
+        one may lose its times, which are then measured again.
+        """
         if self.path is None:
             return
         try:
@@ -208,7 +210,7 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
         layers: linear layers, all in ``dtype`` or all in int8.
     """
     weight, by_8 = layers[0].weight, layers[0].weight.dtype == torch.int8
-    some = layers[:max(1, 2**26 // weight.nbytes)]  # what no cache holds
+    some = layers[:max(1, 2**26 // weight.nbytes)]  # more than most caches hold
     x = torch.ones(rows, 1, weight.size(1), dtype=dtype)
 
     def multiply(product: Callable[[Any, Tensor], Tensor]) -> None:
@@ -226,7 +228,7 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
 def _ways(dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[Any, Tensor], Tensor]]:
     """Return each way as a function of a layer and of rows."""
     def of(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-        # a parameter would be compiled for its shape alone
+        # for a parameter the compiler would make one loop for each shape
         return lambda layer, x: product(x, layer.weight.detach())
 
     return {name: of(_compiled_loop() if name == "loop" else PRODUCTS[name])
