@@ -239,7 +239,9 @@ def make_chats(n: int, *, seed: int, kinds: Sequence[str] = KINDS,
     chats: list[list[dict[str, str]]] = []
     while len(chats) < n:
         question, answer = _question(draw, draw.choice(list(kinds)))
-        if (zlib.crc32(question.encode()) % 5 == 0) == held_out:
+        # of its letters in order, so that 6 + 2 goes where 2 + 6 goes
+        letters = "".join(sorted(question)).encode()
+        if (zlib.crc32(letters) % 5 == 3) == held_out:
             chats.append([{"role": "user", "content": question},
                           {"role": "assistant", "content": answer}])
     return chats
