@@ -221,6 +221,9 @@ def test_the_ways_that_were_measured_are_those_that_read():
                     few, short = rows <= kernels.MOST_ROWS, dtype == torch.bfloat16
                     assert calls.count("int8" if make is int8 else "blocks") == 9 * 15 * few
                     assert calls.count("one query") >= 2 * 15 * short and not asked, "asked once, before"
+                    calls.clear()
+                    reader(idx[:, :5])  # the prompt again: its other rows are many
+                    assert calls.count("int8" if make is int8 else "blocks") == few
     finally:
         torch.set_num_threads(threads)
         monkeypatch.undo()
