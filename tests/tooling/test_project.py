@@ -67,6 +67,15 @@ def test_notebooks_are_clean(name):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_cell_has_an_id_of_its_own(name):
+    """As the format of notebooks asks."""
+    found = json.loads(NOTEBOOKS[name].read_text(encoding="utf-8"))["cells"]
+    ids = Counter(cell.get("id") for cell in found)
+    assert None not in ids
+    assert [each for each, times in ids.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebooks_start_with_a_title_and_one_sentence(name):
     first = cells(name, "markdown")[0].splitlines()
     assert first[0].startswith("# ")
