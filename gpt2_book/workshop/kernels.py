@@ -11,6 +11,7 @@ import logging
 import os
 import platform
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -221,7 +222,8 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
     question = (f"{rows} x {x.size(-1)} by {weight.size(0)} x {weight.size(1)}"
                 + ", int8" * by_8 + ", by columns" * (not weight.is_contiguous())
                 + f", {str(dtype).removeprefix('torch.')}, "
-                f"{torch.get_num_threads()} threads" + ", compiled" * compiled)
+                f"{torch.get_num_threads()} threads" + ", compiled" * compiled
+                + f", {len(some)} to read")  # a few may stay in the CPU's cache
     return choices().fastest(question, {n: partial(multiply, w) for n, w in ways.items()})
 
 # %% ../../nbs/54_kernels.ipynb #e0c345b1
@@ -257,3 +259,16 @@ def _ways_of_int8(dtype: torch.dtype) -> dict[str, Callable[[Any, Tensor], Tenso
     if dtype.itemsize <= 4 and hasattr(torch, "_weight_int8pack_mm"):
         ways["int8"] = by_int8
     return ways
+
+# %% ../../nbs/54_kernels.ipynb #dd913da6
+def _told(kept: Choices) -> str:
+    """Say what was measured and what is taken, two lines for each question."""
+    lines = [f"{kept.path}"]
+    for question, times in sorted(kept.read().items()):
+        said = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
+        lines += [question, f"    {said}; taken: {fastest(times)}"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__" and globals().get("__spec__"):
+    sys.stdout.write(_told(choices()) + "\n")
