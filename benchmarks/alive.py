@@ -1,6 +1,6 @@
 """Run the page's model (nbs/52_alive.ipynb) under Node.js and in Chromium: tokens a second of one core, over a full context.
 
-    python benchmarks/alive.py [--rounds 4] [--page ...] [--ort ...] [--transformers ...] [--json benchmarks/results/alive-cpu.json]
+    python benchmarks/alive.py [--rounds 4] [--page ...] [--ort ...] [--transformers ...] [--json benchmarks/results/alive-MACHINE.json]
 
 Each round reads a full context, one position after the other, and chooses a token after each, as writing does. For Node.js the
 processor's time counts, of all its threads, less that of a run of one round: neither the start nor the compiler counts, nor what

@@ -32,6 +32,7 @@ def describe_machine(*packages: str) -> dict:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "memory": memory,
         "os": f"{platform.system()} {platform.release()}",
@@ -88,8 +89,14 @@ class Bandwidth:
 
 
 def name_of(machine: dict) -> str:
-    """Return what the files of a machine's results are called after: its GPU in small letters, or ``cpu``."""
-    return re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-") if machine["gpu"] else "cpu"
+    """Return what the files of a machine's results are called after, in small letters: its GPU, or its CPU, the
+    instructions that PyTorch uses there, and how many cores.
+
+    So results of several CPUs stand side by side.
+    """
+    instructions = machine.get("instructions", "")  # which older results do not tell
+    words = machine["gpu"] or f"{machine['cpu']} {instructions} {machine['cores']} cores"
+    return re.sub(r"(\(r\)|\(tm\)|[^a-z0-9])+", "-", words.lower()).strip("-")
 
 
 def add_rows(kind: str, machine: dict, rows: list[dict], keys: tuple[str, ...]) -> Path:

@@ -1,4 +1,4 @@
-"""Time per generated token: ours against Hugging Face's `generate` and a loop without a cache, same random 124M weights, one run.
+"""Time per generated token: ours against Hugging Face's `generate`, plain and compiled, and a loop without a cache, 124M, one run.
 
     python benchmarks/decode.py --save             all of it (a quarter of an hour on two cores), kept in results/
     python benchmarks/decode.py --batch 1 --prompt 16 --dtype float32 --tokens 16
@@ -11,13 +11,14 @@ import gc
 
 import torch
 from common import Bandwidth, add_rows, describe_machine, seconds
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import CompileConfig, GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.decoding import int8
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.workshop.int4 import int4
 
 PEER = "Hugging Face, generate"
+COMPILED = "Hugging Face, compiled static cache"
 
 
 def build(dtype: torch.dtype, device: str) -> tuple[GPT, GPT2LMHeadModel]:
@@ -40,8 +41,11 @@ def ways(dtype: torch.dtype, device: str) -> dict:
     small, smaller = int8(ours), int4(ours)
     greedy = {"temperature": 0.0}
     theirs.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
+    static = {"cache_implementation": "static", "compile_config": CompileConfig(fullgraph=False, mode="default")}
+    static["compile_config"]._compile_all_devices = True  # they compile on a GPU only, unless they are told
     return {
         PEER: lambda idx, n: theirs.generate(idx, max_new_tokens=n),
+        COMPILED: lambda idx, n: theirs.generate(idx, max_new_tokens=n, **static),
         "no cache": lambda idx, n: ours.generate(idx, n, cache=False, **greedy),
         "ours": lambda idx, n: ours.generate(idx, n, **greedy),
         "ours, compile": lambda idx, n: ours.generate(idx, n, compile=True, **greedy),
@@ -95,7 +99,7 @@ def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, 
                              "times_hugging_face": round(peer / time, 2), "gb_per_second": round(read / 1e9, 1),
                              "bandwidth": round(bandwidth.best / 1e9, 1),
                              "share_of_bandwidth": round(read / bandwidth.best, 3)})  # fmt: skip
-                print("{dtype:9} batch {batch} prompt {prompt:4}  {way:24} {ms_per_step:8.2f} ms  "
+                print("{dtype:9} batch {batch} prompt {prompt:4}  {way:34} {ms_per_step:8.2f} ms  "
                       "{times_hugging_face:6.2f} x Hugging Face  {share_of_bandwidth:6.1%} of {bandwidth} GB/s"
                       .format(**rows[-1]), flush=True)  # fmt: skip
     return rows

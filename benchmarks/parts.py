@@ -45,7 +45,7 @@ def measure(way: str, batch: int, length: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", nargs="+", default=["4x256", "2x1024"], help="batch and length")
-    parser.add_argument("--save", action="store_true", help="keep the rows in results/parts-cpu.json")
+    parser.add_argument("--save", action="store_true", help="keep the rows in results/parts-MACHINE.json")
     args = parser.parse_args()
     rows = []
     for shape in args.shapes:

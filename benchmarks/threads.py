@@ -16,7 +16,7 @@ import sys
 from contextlib import contextmanager
 
 import torch
-from common import RESULTS, describe_machine, seconds, write_results
+from common import RESULTS, describe_machine, name_of, seconds, write_results
 
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.workshop import reading
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=24, help="tokens of one sample (24)")
     parser.add_argument("--rounds", type=int, default=7, help="samples of each figure (7)")
-    parser.add_argument("--save", action="store_true", help="write results/threads-cpu.json")
+    parser.add_argument("--save", action="store_true", help="write results/threads-MACHINE.json")
     args = parser.parse_args()
     before, rows = os.getloadavg()[0], []
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def main() -> None:
                       "({quickest:.2f} to {slowest:.2f})".format(**rows[-1]), flush=True)  # fmt: skip
     if args.save:
         machine = describe_machine() | {"load_before": round(before, 2), "load_after": round(os.getloadavg()[0], 2)}
-        write_results(RESULTS / "threads-cpu.json", {"machine": machine, "rows": rows})
+        write_results(RESULTS / f"threads-{name_of(machine)}.json", {"machine": machine, "rows": rows})
 
 
 if __name__ == "__main__":

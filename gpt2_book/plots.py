@@ -175,5 +175,8 @@ def benchmark_results(kind: str, *, folder: str | Path | None = None) -> list[di
 
 
 def machine_name(machine: dict) -> str:
-    """Say what a stored result was measured on: its GPU, or its CPU and how many cores."""
-    return machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
+    """Say what a stored result was measured on: its GPU, or its CPU, its instructions and
+    how many cores.
+    """
+    cpu = [machine["cpu"], machine.get("instructions"), f"{machine['cores']} cores"]
+    return machine["gpu"] or ", ".join(word for word in cpu if word)

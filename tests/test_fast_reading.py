@@ -181,7 +181,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
     from gpt2_book.workshop import kernels
     from gpt2_book.workshop import reading as one_read
 
-    asked, calls, monkeypatch = [], [], pytest.MonkeyPatch()
+    asked, calls, monkeypatch, all_threads = [], [], pytest.MonkeyPatch(), True
 
 
     class Planted:
@@ -191,7 +191,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
             asked.append(question)
             for work in ways.values():
                 work()
-            return [*ways][-1]
+            return [*ways][0 if question.startswith("threads") and all_threads else -1]
 
 
     def counted(name, product):
@@ -224,6 +224,11 @@ def test_the_ways_that_were_measured_are_those_that_read():
                     calls.clear()
                     reader(idx[:, :5])  # the prompt again: its other rows are many
                     assert calls.count("int8" if make is int8 else "blocks") == few
+        all_threads, used, model = False, [], tiny_gpt(torch.float32)
+        monkeypatch.setattr(model, "next_logits", lambda *args, **how: (
+            used.append(torch.get_num_threads()), type(model).next_logits(model, *args, **how))[1])
+        model.generate(torch.arange(4)[None], 3, temperature=0)
+        assert used == [2, 1, 1] and torch.get_num_threads() == 2, "one thread for a token, where one was faster"
     finally:
         torch.set_num_threads(threads)
         monkeypatch.undo()

@@ -132,9 +132,21 @@ def test_each_shape_is_one_question():
         for same in alike.values():
             assert kernels.best_product(same, 4, torch.float32, compiled=False) in kernels.PRODUCTS
         assert asked[0][0].startswith("4 x 8 by 24 x 8, float32") and asked[1][0].startswith("4 x 24 by 8 x 24")
+        threads = torch.get_num_threads()
+        try:
+            for most, counts in ((1, [1]), (2, [2, 1]), (6, [6, 3, 1]), (8, [8, 4, 2, 1])):
+                torch.set_num_threads(most)
+                asked.clear()
+                assert kernels.best_threads(layers[1:2], 4, torch.float32) == 1, "the last, as planted"
+                (question, ways), = asked
+                assert question == f"threads for 4 x 24 by 8 x 24, float32, {most} threads, 1 to read"
+                assert list(dict.fromkeys(int(way.split()[0]) for way in ways)) == counts
+                assert torch.get_num_threads() == most, "left as it was"
+        finally:
+            torch.set_num_threads(threads)
         columns = [torch.nn.Linear(8, 24)]
         columns[0].weight.data = columns[0].weight.data.T.contiguous().T
         kernels.best_product(columns, 4, torch.float32, compiled=False)
-        assert asked[2][0] not in (asked[0][0], asked[1][0]), "laid out in another way"
+        assert "by columns" in asked[-1][0], "laid out in another way"
     finally:
         monkeypatch.undo()

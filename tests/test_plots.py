@@ -72,11 +72,13 @@ def test_every_record_names_its_source():
 # ../nbs/93_figures.ipynb #90b6703a
 def test_benchmark_results_are_read_by_machine():
     with tempfile.TemporaryDirectory() as folder:
-        for name, gpu in (("cpu", None), ("a-gpu", "A GPU")):
+        for name, gpu in (("cpu", None), ("new", None), ("a-gpu", "A GPU")):
             about = {"machine": {"gpu": gpu, "cpu": "A CPU", "cores": 2}, "rows": [name]}
+            if name == "new":
+                about["machine"]["instructions"] = "AVX2"
             (Path(folder) / f"decode-{name}.json").write_text(json.dumps(about), encoding="utf-8")
         found = benchmark_results("decode", folder=folder)
-        assert [machine_name(f["machine"]) for f in found] == ["A GPU", "A CPU, 2 cores"]
+        assert [machine_name(f["machine"]) for f in found] == ["A GPU", "A CPU, 2 cores", "A CPU, AVX2, 2 cores"]
         assert benchmark_results("train", folder=folder) == []
 
 

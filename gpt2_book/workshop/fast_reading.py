@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from gpt2_book.workshop.kernels import (
-    MOST_ROWS, PRODUCTS, best_product, by_int8, choices, matrices_alike,
+    MOST_ROWS, PRODUCTS, best_product, best_threads, by_int8, choices, matrices_alike,
 )  # fmt: skip
-from .reading import is_large, out_of_training, reading
+from .reading import is_large, out_of_training, reading, so_many_threads
 
 # %% auto #0
 __all__ = ['FastLogits']
@@ -63,12 +63,14 @@ class Ways(NamedTuple):
         products: the name of a product, by the shape of the matrix, (V, C).
         other: the name of the product for all other matrices.
         attend_one: attention of one query goes by ``_attend_one``.
+        threads: how many, or None for as many as there are.
     """
 
     rows: int
     products: dict[tuple[int, int], str]
     other: str
     attend_one: bool
+    threads: int | None = None
 
 
 def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
@@ -79,12 +81,15 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     loop = compiled and rows == 1 and size <= 4
     if not (large and cpu and rows <= MOST_ROWS):
         return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
-    kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
-    alike = matrices_alike(m for m in modules if type(m) in kinds)
-    found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
-             for shape, layers in alike.items()}
-    own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
-    return Ways(rows, found, "linear", own)
+    alike = matrices_alike(m for m in modules if type(m) in (nn.Linear, _Int8Linear))
+    most = max(alike.values(), key=len, default=[])  # what a step does most often
+    threads = best_threads(most, rows, like.dtype) if most else None
+    with so_many_threads(threads):
+        found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
+                 for shape, layers in alike.items()
+                 if not (compiled and type(layers[0]) is _Int8Linear)}
+        own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
+    return Ways(rows, found, "linear", own, threads)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
 @torch.no_grad()
@@ -270,13 +275,21 @@ class FastLogits(CachedLogits):
         return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        assert self.cache is not None
         compiled = self.compile and new.size(1) == 1 and not _hooked(self.modules)
         ways = self.ways(len(new), compiled)
-        if not compiled:
-            with decoding(self.model, self.modules, ways=ways):
-                return self.model.next_logits(new, attention_mask=attention_mask,
-                                              cache=self.cache)
+        with so_many_threads(ways.threads if new.size(1) == 1 else None):
+            return (self.read_one(new, attention_mask, ways) if compiled else
+                    self.read_some(new, attention_mask, ways))
+
+    def read_some(self, new: Tensor, attention_mask: Tensor | None, ways: Ways) -> Tensor:
+        """Read tokens (B, T), of a prompt or the next, uncompiled."""
+        with decoding(self.model, self.modules, ways=ways):
+            return self.model.next_logits(new, attention_mask=attention_mask,
+                                          cache=self.cache)
+
+    def read_one(self, new: Tensor, attention_mask: Tensor | None, ways: Ways) -> Tensor:
+        """Read the next token (B, 1) by the compiled step."""
+        assert self.cache is not None
         # a slice of a text has strides of that text's length
         new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, attention_mask, self.cache)

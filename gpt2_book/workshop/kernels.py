@@ -210,6 +210,14 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
     Args:
         layers: linear layers, all in ``dtype`` or all in int8.
     """
+    question, multiply, ways = _asked(layers, rows, dtype, compiled)
+    return choices().fastest(question, {n: partial(multiply, w) for n, w in ways.items()})
+
+
+def _asked(
+    layers: list[Any], rows: int, dtype: torch.dtype, compiled: bool,
+) -> tuple[str, Callable[..., None], dict[str, Callable[..., Tensor]]]:  # fmt: skip
+    """Return a question, what multiplies rows by all matrices in a way, and the ways."""
     weight, by_8 = layers[0].weight, layers[0].weight.dtype == torch.int8
     some = layers[:max(1, 2**26 // weight.nbytes)]  # more than most caches hold
     x = torch.ones(rows, 1, weight.size(1), dtype=dtype)
@@ -218,13 +226,12 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
         for layer in some:
             product(layer, x)
 
-    ways = _ways_of_int8(dtype) if by_8 else _ways(dtype, compiled)
     question = (f"{rows} x {x.size(-1)} by {weight.size(0)} x {weight.size(1)}"
                 + ", int8" * by_8 + ", by columns" * (not weight.is_contiguous())
                 + f", {str(dtype).removeprefix('torch.')}, "
                 f"{torch.get_num_threads()} threads" + ", compiled" * compiled
                 + f", {len(some)} to read")  # a few may stay in the CPU's cache
-    return choices().fastest(question, {n: partial(multiply, w) for n, w in ways.items()})
+    return question, multiply, _ways_of_int8(dtype) if by_8 else _ways(dtype, compiled)
 
 # %% ../../nbs/54_kernels.ipynb #e0c345b1
 def _ways(dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[Any, Tensor], Tensor]]:
@@ -272,3 +279,27 @@ def _told(kept: Choices) -> str:
 
 if __name__ == "__main__" and globals().get("__spec__"):
     sys.stdout.write(_told(choices()) + "\n")
+
+# %% ../../nbs/54_kernels.ipynb #b1c0ffee
+@torch.no_grad()
+def best_threads(layers: list[Any], rows: int, dtype: torch.dtype) -> int:
+    """Choose with how many threads rows are multiplied by matrices of one shape on a CPU:
+    as many as PyTorch may use, or half of them, or a quarter, and so on.
+
+    Args:
+        layers: linear layers, all in ``dtype`` or all in int8.
+    """
+    most = torch.get_num_threads()
+    counts = [most >> i for i in range(most.bit_length())]  # most, most // 2, ..., 1
+    question, multiply, products = _asked(layers, rows, dtype, compiled=False)
+
+    def work(product: Callable[[Any, Tensor], Tensor], n: int) -> None:
+        torch.set_num_threads(n)
+        multiply(product)
+
+    ways = {f"{n} {name}": partial(work, product, n)
+            for n in counts for name, product in products.items()}
+    try:
+        return int(choices().fastest("threads for " + question, ways).split()[0])
+    finally:
+        torch.set_num_threads(most)

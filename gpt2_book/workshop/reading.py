@@ -78,19 +78,25 @@ def is_large(work: int) -> bool:
 
 
 @contextmanager
-def few_threads(work: int, device: torch.device) -> Iterator[None]:
-    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread; then it
-    is as many as before.
+def so_many_threads(n: int | None) -> Iterator[None]:
+    """Compute with n threads, or with as many as before where n is None; then it is as many
+    as before.
     """
     before = torch.get_num_threads()
-    if is_large(work) or device.type != "cpu" or before == 1:
+    if n is None or n == before:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(n)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def few_threads(work: int, device: torch.device) -> AbstractContextManager[None]:
+    """Leave a read of less than ``SMALL`` multiplications on a CPU to one thread."""
+    small = device.type == "cpu" and not is_large(work)
+    return so_many_threads(1 if small else None)
 
 # %% ../../nbs/70_reading.ipynb #a3d0a495
 class NextLogits:

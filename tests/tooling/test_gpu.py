@@ -102,4 +102,7 @@ def test_rows_of_one_machine_are_added_up(gpu):
     assert json.loads(path.read_text())["rows"] == [row | {"batch": 8}, row | {"ms": 2.0}]
     add_rows("decode", MACHINE | {"versions": {"torch": "3"}}, [row], ("dtype", "batch"))
     assert json.loads(path.read_text())["rows"] == [row]
-    assert add_rows("decode", MACHINE | {"gpu": None}, [row], ("dtype",)).name == "decode-cpu.json"
+    cpus = [{"cpu": "A CPU(R) @ 2 GHz", "instructions": "AVX2"}, {"cpu": "A CPU(R) @ 2 GHz", "instructions": "AVX512"}]
+    files = [add_rows("decode", MACHINE | {"gpu": None} | cpu, [row], ("dtype",)) for cpu in cpus]
+    assert [f.name for f in files] == ["decode-a-cpu-2-ghz-avx2-2-cores.json", "decode-a-cpu-2-ghz-avx512-2-cores.json"]
+    assert all(json.loads(f.read_text())["rows"] == [row] for f in files), "side by side"
