@@ -205,7 +205,8 @@ def test_the_ways_that_were_measured_are_those_that_read():
             monkeypatch.setattr(module, "choices", Planted)
         monkeypatch.setattr(kernels, "can_onednn", lambda dtype: False)
         monkeypatch.setattr(one_read, "SMALL", 0)
-        monkeypatch.setitem(fast.PRODUCTS, "blocks", counted("blocks", fast.PRODUCTS["blocks"]))
+        for name in ("blocks", "native"):  # the last in float32 and in 16 bits
+            monkeypatch.setitem(fast.PRODUCTS, name, counted(name, fast.PRODUCTS[name]))
         monkeypatch.setattr(fast, "_attend_one", counted("one query", fast._attend_one))
         monkeypatch.setattr(fast, "by_int8", counted("int8", fast.by_int8))
         for rows in (1, 3, 9):
@@ -219,11 +220,12 @@ def test_the_ways_that_were_measured_are_those_that_read():
                         away = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
                         assert away.abs().max() < off * model.next_logits(idx[:, :end]).abs().max()
                     few, short = rows <= kernels.MOST_ROWS, dtype == torch.bfloat16
-                    assert calls.count("int8" if make is int8 else "blocks") == 9 * 15 * few
+                    last = "int8" if make is int8 else "native" if short else "blocks"
+                    assert calls.count(last) == 9 * 15 * few
                     assert calls.count("one query") >= 2 * 15 * short and not asked, "asked once, before"
                     calls.clear()
                     reader(idx[:, :5])  # the prompt again: its other rows are many
-                    assert calls.count("int8" if make is int8 else "blocks") == few
+                    assert calls.count(last) == few
         all_threads, used, model = False, [], tiny_gpt(torch.float32)
         monkeypatch.setattr(model, "next_logits", lambda *args, **how: (
             used.append(torch.get_num_threads()), type(model).next_logits(model, *args, **how))[1])

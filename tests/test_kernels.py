@@ -32,9 +32,40 @@ def test_every_way_multiplies_alike():
                                 assert y.dtype == dtype
                                 torch.testing.assert_close(y, F.linear(x, weight), rtol=off, atol=off)
         assert "loop" not in products(torch.float64, compiled=True), "it sums in float32"
+        assert "native" in products(torch.bfloat16, compiled=False) and "native" not in products(torch.float32, compiled=False)
         assert all(products(dtype, compiled=c)[0] == "linear" for dtype in (torch.float16, torch.float32) for c in (0, 1))
     finally:
         torch.set_num_threads(threads)
+
+
+# ../nbs/54_kernels.ipynb #b1c0fff4
+def test_the_switch_of_onednn_is_put_back_whoever_multiplies():
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch.nn.functional as F
+
+    from gpt2_book.workshop.kernels import _by_native
+
+    weight, was = torch.randn(64, 32).bfloat16(), torch._C._get_mkldnn_enabled()
+    seen, monkeypatch = [], pytest.MonkeyPatch()
+    plain = F.linear
+    try:
+        monkeypatch.setattr("gpt2_book.workshop.kernels.F.linear", lambda x, w: (
+            seen.append(torch._C._get_mkldnn_enabled()), time.sleep(1e-4), plain(x, w))[2])
+        for there in (True, False):
+            torch._C._set_mkldnn_enabled(there)
+            with ThreadPoolExecutor(4) as pool:
+                rows = [torch.randn(1, 32).bfloat16() for _ in range(60)]
+                out = [*pool.map(_by_native, rows, [weight] * 60)]
+            assert torch._C._get_mkldnn_enabled() == there and len(seen) == 60 and not any(seen)
+            assert all(y.shape == (1, 64) for y in out)
+            with pytest.raises(RuntimeError):
+                _by_native(torch.ones(1, 3).bfloat16(), weight)
+            assert torch._C._get_mkldnn_enabled() == there
+            seen.clear()
+    finally:
+        monkeypatch.undo()
+        torch._C._set_mkldnn_enabled(was)
 
 
 # ../nbs/54_kernels.ipynb #da7c2c04

@@ -74,6 +74,35 @@ def _by_onednn(x: Tensor, weight: Tensor) -> Tensor:
     ask = _ask_whole if torch.compiler.is_compiling() else _ask_onednn
     return ask(x, weight)
 
+# %% ../../nbs/54_kernels.ipynb #b1c0fff2
+class _OneDNN:
+    """The switch of oneDNN, off while anyone multiplies without it."""
+
+    def __init__(self) -> None:
+        self.lock, self.callers, self.was = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.callers:
+                self.was = torch._C._get_mkldnn_enabled()
+                torch._C._set_mkldnn_enabled(False)
+            self.callers += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.callers -= 1
+            if not self.callers:
+                torch._C._set_mkldnn_enabled(self.was)
+
+
+_without_onednn = _OneDNN()
+
+
+def _by_native(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply a few rows by a matrix without oneDNN: (..., C) and (V, C) to (..., V)."""
+    with _without_onednn:
+        return F.linear(x, weight)
+
 # %% ../../nbs/54_kernels.ipynb #6a6edb0a
 def by_loop(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply a few rows by a matrix in a loop that a compiler writes: (..., C) and (V, C)
@@ -83,7 +112,8 @@ def by_loop(x: Tensor, weight: Tensor) -> Tensor:
 
 
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "linear": F.linear, "blocks": in_blocks, "onednn": _by_onednn, "loop": by_loop}
+    "linear": F.linear, "blocks": in_blocks, "onednn": _by_onednn, "native": _by_native,
+    "loop": by_loop}
 MOST_ROWS = 8  # more rows are a product of two matrices: what libraries do best
 
 
@@ -94,6 +124,8 @@ def products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
         ways.append("blocks")
     if can_onednn(dtype):
         ways.append("onednn")
+    if dtype.itemsize == 2 and not compiled and hasattr(torch._C, "_set_mkldnn_enabled"):
+        ways.append("native")
     if compiled and dtype.itemsize <= 4:  # the loop sums in float32
         ways.append("loop")
     return ways
