@@ -83,9 +83,15 @@ def test_the_fastest_way_is_taken_whatever_it_is():
 
         for names in ("abc", "bca", "cab"):
             made = {"a": lasting(0.5), "b": lasting(0.25), "c": lasting(8, 8, 0.125, 8)}  # c is noisy
-            times = _best_times({name: made[name] for name in names})
+            times, settled = _best_times({name: made[name] for name in names})
+            assert not settled, "c was short only once"
             assert times == {"a": 500, "b": 250, "c": 125} and list(times) == list(names)
             assert Choices().fastest("?", {name: made[name] for name in names}) == "b"
+        made = {"a": lasting(4, 3, 2, 1, 1, 1), "b": lasting(2)}
+        assert _best_times(made, rounds=2) == ({"a": 1000, "b": 2000}, True), "more rounds, until it has settled"
+        made = {"a": lasting(2.0 ** -60, *range(9, 2, -1)), "b": lasting(1)}
+        folder = Path(tempfile.mkdtemp())
+        assert Choices(folder / "x.json").fastest("?", made) == "a" and not [*folder.iterdir()], "not settled, not kept"
         assert fastest({"own": 1.0, "other": 0.95}) == "own", "a little noise turns nothing"
         assert fastest({"own": 1.0, "other": 0.85, "third": 0.8}) == "third"
     finally:
@@ -109,22 +115,22 @@ def test_choices_outlast_the_process_and_a_broken_file_is_measured_anew():
     log.addHandler(calls)
     ways = {"a": lambda: count.append("a"), "b": lambda: (count.append("b"), time.sleep(0.01))}
     try:
-        assert Choices(path).fastest("one", ways) == "a" and count.count("a") == 6
-        assert Choices(path).fastest("one", ways) == "a" and count.count("a") == 6, "read"
+        assert Choices(path).fastest("one", ways) == "a" and (measured := count.count("a")) >= 6
+        assert Choices(path).fastest("one", ways) == "a" and count.count("a") == measured, "read"
         mine, theirs = Choices(path), Choices(path)  # two processes at once
         mine.fastest("two", ways), theirs.fastest("three", ways)
         count.clear()
         assert {Choices(path).fastest(q, ways) for q in ("one", "two", "three")} == {"a"} and not count
         Choices(path).fastest("one", {**ways, "c": lambda: count.append("c")})
-        assert count.count("c") == count.count("a") == 6, "another way: measured again"
+        assert count.count("c") == count.count("a") >= 6, "another way: measured again"
         assert not said
         for broken in ("{", "[]", '{"times": {"one": 3}}', '{"times": {"one": {"a": "x"}}}'):
             path.write_text(broken)
             count.clear()
-            assert Choices(path).fastest("one", ways) == "a" and count.count("a") == 6
+            assert Choices(path).fastest("one", ways) == "a" and (measured := count.count("a")) >= 6
             assert said and str(path) in said[0]
             said.clear()
-            assert Choices(path).fastest("one", ways) == "a" and count.count("a") == 6 and not said, "mended"
+            assert Choices(path).fastest("one", ways) == "a" and count.count("a") == measured and not said, "mended"
         (folder / "a file").write_text("")
         assert Choices(folder / "a file" / "times.json").fastest("one", ways) == "a", "where nothing can be written"
         assert len(said) == 1 and "not kept" in said[0]
