@@ -138,6 +138,24 @@ def test_choices_outlast_the_process_and_a_broken_file_is_measured_anew():
         log.removeHandler(calls)
 
 
+# ../nbs/54_kernels.ipynb #14f50ac2
+def test_what_was_measured_is_told_with_what_is_taken():
+    import subprocess
+    import sys
+
+    from gpt2_book.workshop.kernels import Choices, _told
+
+    kept = Choices(Path(tempfile.mkdtemp()) / "times.json")
+    assert _told(kept) == str(kept.path), "nothing yet"
+    kept.write({"one": {"linear": 2.0, "loop": 1.0}})
+    kept.write({"another": {"linear": 1.0, "loop": 0.95}})
+    assert _told(kept).splitlines()[1:] == [
+        "another", "    linear 1.00 ms, loop 0.95 ms; taken: linear", "one", "    linear 2.00 ms, loop 1.00 ms; taken: loop"]
+    command = [sys.executable, "-m", "gpt2_book.workshop.kernels"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0 and said.stdout.splitlines()[0].endswith(".json"), said.stderr
+
+
 # ../nbs/54_kernels.ipynb #edda0d23
 def test_int8_by_pytorchs_product_is_the_layer_itself():
     from gpt2_book.decoding import _Int8Linear
@@ -168,6 +186,7 @@ def test_each_shape_is_one_question():
         assert {shape: len(same) for shape, same in alike.items()} == {(24, 8): 2, (8, 24): 1}
         for same in alike.values():
             assert kernels.best_product(same, 4, torch.float32, compiled=False) in kernels.PRODUCTS
+        assert asked[0][0].endswith(", 2 to read") and asked[1][0].endswith(", 1 to read"), "a few may stay in the cache"
         assert asked[0][0].startswith("4 x 8 by 24 x 8, float32") and asked[1][0].startswith("4 x 24 by 8 x 24")
         threads = torch.get_num_threads()
         try:
