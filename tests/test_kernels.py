@@ -90,6 +90,7 @@ def test_the_fastest_way_is_taken_whatever_it_is():
         made = {"a": lasting(4, 3, 2, 1, 1, 1), "b": lasting(2)}
         assert _best_times(made, rounds=2) == ({"a": 1000, "b": 2000}, True), "more rounds, until it has settled"
         made = {"a": lasting(2.0 ** -60, *range(9, 2, -1)), "b": lasting(1)}
+        monkeypatch.setattr(Choices, "busy", lambda self: False)
         folder = Path(tempfile.mkdtemp())
         assert Choices(folder / "x.json").fastest("?", made) == "a" and not [*folder.iterdir()], "not settled, not kept"
         assert fastest({"own": 1.0, "other": 0.95}) == "own", "a little noise turns nothing"
@@ -113,10 +114,18 @@ def test_choices_outlast_the_process_and_a_broken_file_is_measured_anew():
     said, count, folder = [], [], Path(tempfile.mkdtemp())
     path, log, calls = folder / "kept" / "times.json", logging.getLogger("gpt2_book.workshop.kernels"), Calls()
     log.addHandler(calls)
+    load, monkeypatch = [0.0], pytest.MonkeyPatch()
+    monkeypatch.setattr("gpt2_book.workshop.kernels.os.getloadavg", lambda: (load[0], 9.0, 9.0), raising=False)
+    monkeypatch.setattr("gpt2_book.workshop.kernels.os.cpu_count", lambda: 2)
     ways = {"a": lambda: count.append("a"), "b": lambda: (count.append("b"), time.sleep(0.01))}
     try:
         assert Choices(path).fastest("one", ways) == "a" and (measured := count.count("a")) >= 6
         assert Choices(path).fastest("one", ways) == "a" and count.count("a") == measured, "read"
+        load[0] = 1.1  # on two cores
+        busy = Choices(path)
+        assert busy.fastest("while busy", ways) == busy.fastest("while busy", ways) == "a"
+        assert list(busy.times) == ["one", "while busy"] and list(Choices(path).read()) == ["one"], "not kept"
+        load[0] = 0.9
         mine, theirs = Choices(path), Choices(path)  # two processes at once
         mine.fastest("two", ways), theirs.fastest("three", ways)
         count.clear()
@@ -136,6 +145,7 @@ def test_choices_outlast_the_process_and_a_broken_file_is_measured_anew():
         assert len(said) == 1 and "not kept" in said[0]
     finally:
         log.removeHandler(calls)
+        monkeypatch.undo()
 
 
 # ../nbs/54_kernels.ipynb #14f50ac2

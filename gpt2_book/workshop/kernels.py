@@ -192,11 +192,17 @@ class Choices:
                 self.times = self.read()
             known = self.times.get(question, {})
             if known.keys() != ways.keys():
+                busy = self.busy()
                 known, settled = _best_times(ways)
                 self.times[question] = known
-                if settled:
+                if settled and not busy:
                     self.write({question: known})
             return fastest({name: known[name] for name in ways})
+
+    def busy(self) -> bool:
+        """Have other programs had much of this machine in the last minute?"""
+        cores = os.cpu_count() or 1
+        return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores / 2
 
     def read(self) -> dict[str, dict[str, float]]:
         """Read what earlier processes have measured."""
