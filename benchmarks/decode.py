@@ -67,6 +67,9 @@ class Clock:
 
     @property
     def per_token(self) -> float:
+        if self.long <= self.short:
+            raise RuntimeError(f"{self.n} tokens more took {self.long - self.short:.3f} s more: the prompt's time varies by more "
+                               "than the steps take; ask for more --tokens or --repeats")  # fmt: skip
         return (self.long - self.short) / self.n
 
 

@@ -81,13 +81,14 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     loop = compiled and rows == 1 and size <= 4
     if not (large and cpu and rows <= MOST_ROWS):
         return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
-    alike = matrices_alike(m for m in modules if type(m) in (nn.Linear, _Int8Linear))
-    most = max(alike.values(), key=len, default=[])  # what a step does most often
-    threads = best_threads(most, rows, like.dtype) if most else None
+    kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
+    alike = matrices_alike(m for m in modules if type(m) in kinds)
+    often = max(alike.values(), key=len, default=[])  # what a step does most often
+    asks = often and not compiled
+    threads = best_threads(often, rows, like.dtype) if asks else None
     with so_many_threads(threads):
         found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
-                 for shape, layers in alike.items()
-                 if not (compiled and type(layers[0]) is _Int8Linear)}
+                 for shape, layers in alike.items()}
         own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
     return Ways(rows, found, "linear", own, threads)
 
