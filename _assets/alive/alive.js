@@ -82,7 +82,7 @@
       this.shown = null;  // the engine's last answer
       this.state = { text: root.dataset.text || "", ids: null, off: [], patch: null, drawn: 0, position: null, layer: 0, head: 0 };
       this.cell = [0, 0];  // the grid's active cell: who looks, at whom
-      this.asked = this.more = 0;  // questions so far; tokens still to write
+      this.asked = this.more = this.wanted = 0;  // questions so far; tokens still to write, and those asked for while a question was on its way
       this.said = null;  // by the fields, until one changes
       this.due = new Set();  // what shows an older answer than the last
     }
@@ -110,7 +110,7 @@
       const button = (words, onclick, more = {}) => el("button", { type: "button", onclick, ...more }, words);
       this.text = el("textarea", { rows: 3, spellcheck: "false", autocapitalize: "off", autocomplete: "off" });
       this.text.value = this.state.text;
-      this.text.addEventListener("input", () => { Object.assign(this.state, { text: this.text.value, ids: null, drawn: 0, position: null }); this.more = 0; this.ask(); });
+      this.text.addEventListener("input", () => { Object.assign(this.state, { text: this.text.value, ids: null, drawn: 0, position: null }); this.more = this.wanted = 0; this.ask(); });
       this.status = el("p", { role: "status", class: "alive-status" });
       this.next = button("Continue", () => this.write(1));
       this.many = button("Continue by 20", () => { if (this.more) { this.more = 0; this.buttons(); } else this.write(20); });
@@ -172,7 +172,7 @@
 
     ask() {
       const sampling = this.settings(), { text, ids: tokens, off, patch, position, layer, head } = this.state;
-      if (sampling.words) { this.more = 0; this.status.textContent = sampling.words; return; }
+      if (sampling.words) { this.more = this.wanted = 0; this.status.textContent = sampling.words; return; }
       const question = { id: ++this.asked, text, ids: tokens, off, patch, sampling, look: { layer, head } };
       if (position !== null) question.look.position = position;
       this.engine.ask(question);
@@ -181,9 +181,9 @@
     answered(r) {
       if (r.id !== this.asked) return;  // a newer question is on its way
       if (r.kind === "progress") { this.status.textContent = `Reading: ${r.done} of ${r.total} positions …`; return; }
-      if (r.kind === "failed") { this.more = 0; this.status.textContent = `That went wrong: ${r.message}`; return; }
+      if (r.kind === "failed") { this.more = this.wanted = 0; this.status.textContent = `That went wrong: ${r.message}`; return; }
       if (r.kind === "empty") {
-        this.more = 0;
+        this.more = this.wanted = 0;
         const unknown = r.lost.length ? `None of these characters is a token of this model: ${r.lost.slice(0, 5).map(quoted).join(" ")}.` : "";
         if (r.second) { this.patchWords.textContent = unknown || "The second text is empty: write one to take something from."; this.state.patch = null; this.ask(); return; }
         this.shown = null;
@@ -208,6 +208,9 @@
         while (this.due.size) this.drawOne();
       }
       this.buttons();
+      const n = this.wanted;
+      this.wanted = 0;
+      if (n) this.write(n);
     }
 
     // While it writes, a part of the page in each frame, the one that has waited longest: a frame has no time for all of them.
@@ -247,7 +250,8 @@
     }
 
     write(n) {
-      if (!this.shown || this.shown.full || this.shown.id !== this.asked) return;
+      if (!this.shown || this.shown.full) return;
+      if (this.shown.id !== this.asked) { this.wanted = n; return; }  // done when the answer is there
       this.more = n - 1;
       this.append();
       this.buttons();

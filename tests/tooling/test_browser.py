@@ -282,6 +282,14 @@ def test_sliders_filter_as_the_package_does(browser, html: Path):
         v.check("file://")
 
 
+TYPE_AND_CONTINUE = """() => {
+    const text = document.querySelector('.alive textarea')
+    text.value = 'ROMEO: O, the'
+    text.dispatchEvent(new Event('input'))
+    for (const b of document.querySelectorAll('.alive button')) if (b.textContent === 'Continue') b.click()
+}"""
+
+
 @pytest.mark.parametrize("kind", ["served", "file"])
 def test_the_model_lives_in_its_page(browser, html: Path, served: str, kind: str):
     """By keyboard alone, on a phone, in both themes; tests/tooling/test_alive_page.py holds what it says against PyTorch."""
@@ -295,6 +303,8 @@ def test_the_model_lives_in_its_page(browser, html: Path, served: str, kind: str
         v.page.wait_for_function("document.querySelector('.alive-tokens').textContent.includes('star')")
         root.get_by_role("button", name="Continue", exact=True).press("Enter")
         v.page.wait_for_function("!document.querySelector('.alive textarea').value.endsWith(' stars')")
+        v.page.evaluate(TYPE_AND_CONTINUE)  # the button waits for the answer
+        v.page.wait_for_function("document.querySelector('.alive textarea').value.length > 13")
         assert v.page.evaluate(OVERFLOW) <= 0
         assert v.page.evaluate(CLIPPED) == []
         for theme in ("light", "dark"):
