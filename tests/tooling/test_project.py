@@ -29,6 +29,8 @@ CHAPTERS = [
     name for name in NOTEBOOKS if re.match(r"[0-8]\d_", name) and not name.startswith("00_")
 ]  # not the appendices
 EXPORTING = [name for name in NOTEBOOKS if Notebook.read(NOTEBOOKS[name], PROJECT.package).exports]
+# what an exercise folds away: a hint, or where it is hard, steps
+HELP = re.compile(r"^```\{dropdown\} (Hint|Steps)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIMIT = 500_000  # bytes of a file in the repository
 
 
@@ -91,7 +93,10 @@ def test_chapters_end_with_exercises_a_summary_and_references(name):
     assert headings[-3:] == ["Exercises", "Summary", "References"]
     assert text.rstrip().endswith("```{bibliography}\n:filter: docname in docnames\n```")
     exercises = text[text.index("## Exercises") : text.index("## Summary")]
-    assert 3 <= exercises.count("```{dropdown} Hint") <= 6
+    helps = HELP.findall(exercises)
+    assert 3 <= len(helps) <= 6
+    steps = [re.findall(r"^(\d)\. ", told, re.MULTILINE) for kind, told in helps if kind == "Steps"]
+    assert len(steps) <= 2 and all(numbers in (list("123"), list("1234"), list("12345")) for numbers in steps)
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
@@ -103,7 +108,7 @@ def test_every_exercise_has_a_solution_that_runs(name):
         for heading in ("Exercises", "Summary")
     )
     solutions = [s for s in sources[start:end] if s.startswith("#| code-fold: true")]
-    assert len(solutions) >= sum(s.count("```{dropdown} Hint") for s in sources[start:end])
+    assert len(solutions) >= sum(len(HELP.findall(s)) for s in sources[start:end])
     assert not [s for s in solutions if "skip" in s or "eval: false" in s]
 
 
