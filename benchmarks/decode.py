@@ -55,7 +55,10 @@ def ways(dtype: torch.dtype, device: str) -> dict:
 
 
 class Clock:
-    """The time of a token after the first, which carries the prompt: the best long run less the best short one."""
+    """The time of a token after the first, which carries the prompt: the best long run less the best short one.
+
+    The short one is all of a later call up to its first token.
+    """
 
     def __init__(self, generate, idx: torch.Tensor, n: int):
         self.generate, self.idx, self.n, self.long, self.short = generate, idx, n, float("inf"), float("inf")
@@ -98,12 +101,14 @@ def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, 
                 time, peer = clock.per_token, clocks[PEER].per_token
                 read = bytes_per_token(way, dtype, batch, prompt + n // 2) / time
                 rows.append({"dtype": str(dtype).removeprefix("torch."), "batch": batch, "prompt": prompt, "way": way,
-                             "ms_per_step": round(1e3 * time, 2), "tokens_per_second": round(batch / time, 1),
+                             "ms_per_step": round(1e3 * time, 2), "ms_to_first_token": round(1e3 * clock.short, 2),
+                             "tokens_per_second": round(batch / time, 1),
                              "times_hugging_face": round(peer / time, 2), "gb_per_second": round(read / 1e9, 1),
                              "bandwidth": round(bandwidth.best / 1e9, 1),
                              "share_of_bandwidth": round(read / bandwidth.best, 3)})  # fmt: skip
                 print("{dtype:9} batch {batch} prompt {prompt:4}  {way:34} {ms_per_step:8.2f} ms  "
-                      "{times_hugging_face:6.2f} x Hugging Face  {share_of_bandwidth:6.1%} of {bandwidth} GB/s"
+                      "{times_hugging_face:6.2f} x Hugging Face  first token {ms_to_first_token:6.1f} ms  "
+                      "{share_of_bandwidth:6.1%} of {bandwidth} GB/s"
                       .format(**rows[-1]), flush=True)  # fmt: skip
     return rows
 
