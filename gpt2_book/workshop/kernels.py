@@ -204,7 +204,7 @@ class Choices:
             return fastest({name: known[name] for name in ways})
 
     def busy(self) -> bool:
-        """Have other programs had much of this machine in the last minute?"""
+        """Was the last minute's load, with our own, above half of the cores?"""
         cores = os.cpu_count() or 1
         return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores / 2
 
