@@ -32,7 +32,7 @@ class LoRALinear(nn.Module):
         ValueError: when the rank is not between 1 and that of the matrix, or alpha is not
             positive.
 
-    Source: Hu et al. (2021), section 4.1, equation 3.
+    Source: Hu et al. (2022), section 4.1, equation 3.
     """
 
     def __init__(self, base: nn.Linear, *, rank: int = 8, alpha: float = 16.0) -> None:
@@ -147,7 +147,7 @@ def add_lora(
         ValueError: when a name matches nothing, the rank does not fit, a weight is shared,
             or there are adapters.
 
-    Source: Hu et al. (2021), sections 4.1 and 4.2.
+    Source: Hu et al. (2022), sections 4.1 and 4.2.
     """
     if isinstance(targets, str) or not targets:
         raise ValueError(f"targets is a sequence of names, not {targets!r}")
@@ -169,7 +169,7 @@ def merge_lora(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: when there are no adapters, as after a first merge.
 
-    Source: Hu et al. (2021), section 4.1, on the latency at inference.
+    Source: Hu et al. (2022), section 4.1, on the latency at inference.
     """
     if not (layers := lora_layers(model)):
         raise ValueError(
