@@ -94,7 +94,7 @@ def test_chapters_end_with_exercises_a_summary_and_references(name):
     assert text.rstrip().endswith("```{bibliography}\n:filter: docname in docnames\n```")
     exercises = text[text.index("## Exercises") : text.index("## Summary")]
     helps = HELP.findall(exercises)
-    assert 3 <= len(helps) <= 6
+    assert 3 <= len(helps) <= 6 and len(helps) == exercises.count("{dropdown}"), "each a hint or steps"
     steps = [re.findall(r"^(\d)\. ", told, re.MULTILINE) for kind, told in helps if kind == "Steps"]
     assert len(steps) <= 2 and all(numbers in (list("123"), list("1234"), list("12345")) for numbers in steps)
 
