@@ -234,13 +234,16 @@ def _question(draw: random.Random, kind: str) -> tuple[str, str]:
 
 def make_chats(n: int, *, seed: int, kinds: Sequence[str] = KINDS,
                held_out: bool = False) -> list[list[dict[str, str]]]:
-    """Return chats of one question and its answer; held-out questions are never others."""
+    """Return chats of one question and its answer; held-out questions, and the sentences
+    that they ask about, are never others.
+    """
     draw = random.Random(seed)
     chats: list[list[dict[str, str]]] = []
     while len(chats) < n:
         question, answer = _question(draw, draw.choice(list(kinds)))
-        # of its letters in order, so that 6 + 2 goes where 2 + 6 goes
-        letters = "".join(sorted(question)).encode()
+        about = question.split(". ")[0]  # of a sentence and a question, the sentence
+        # in order of letters, so that 6 + 2 goes where 2 + 6 goes
+        letters = "".join(sorted(about)).encode()
         if (zlib.crc32(letters) % 5 == 3) == held_out:
             chats.append([{"role": "user", "content": question},
                           {"role": "assistant", "content": answer}])

@@ -212,6 +212,8 @@ def test_the_answers_of_the_instructions_are_right():
         for question_3, answer_3 in make_chats(400, seed=3, held_out=held_3):
             asked_3, said_3 = question_3["content"], answer_3["content"]
             assert seen_3.setdefault(asked_3, held_3) == held_3, "trained and held out"
+            sentence_3 = asked_3.split(". ")[0]
+            assert seen_3.setdefault(sentence_3, held_3) == held_3, "a sentence with all its questions"
             words_3 = asked_3.rstrip("?.").split()
             if words_3[0] == "Spell":
                 assert said_3.replace(" ", "") == words_3[1]

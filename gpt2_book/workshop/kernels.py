@@ -117,6 +117,7 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "linear": F.linear, "blocks": in_blocks, "onednn": _by_onednn, "native": _by_native,
     "loop": by_loop}
 MOST_ROWS = 8  # more rows are a product of two matrices: what libraries do best
+MOST_READ = 2**26  # bytes of matrices in a measurement: more than most caches hold
 
 
 def products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
@@ -270,7 +271,7 @@ def _asked(
 ) -> tuple[str, Callable[..., None], dict[str, Callable[..., Tensor]]]:  # fmt: skip
     """Return a question, what multiplies rows by all matrices in a way, and the ways."""
     weight, by_8 = layers[0].weight, layers[0].weight.dtype == torch.int8
-    some = layers[:max(1, 2**26 // weight.nbytes)]  # more than most caches hold
+    some = layers[:max(1, MOST_READ // weight.nbytes)]
     x = torch.ones(rows, 1, weight.size(1), dtype=dtype)
 
     def multiply(product: Callable[[Any, Tensor], Tensor]) -> None:
