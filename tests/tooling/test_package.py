@@ -227,7 +227,7 @@ def test_the_wheel_says_what_settings_ini_says(built):
     assert all((ROOT / link).exists() for link in re.findall(r"/blob/[^/]+/([^)#]+)\)", shown))
     required = [Requirement(r) for r in meta.get_all("Requires-Dist")]
     assert {str(r) for r in required if "extra" not in str(r.marker)} == {str(r) for r in requirements("requirements").values()}
-    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "lens", "serve", "trl", "datasets", "bert", "book", "dev"}
+    assert set(meta.get_all("Provides-Extra")) == {"notebook", "onnx", "eval", "lens", "serve", "trl", "mup", "datasets", "bert", "book", "dev"}
 
 
 def test_the_wheel_works_from_another_folder_without_the_books_tools(installed):
