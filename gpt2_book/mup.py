@@ -37,8 +37,8 @@ def _kinds(model: GPT, base_width: int) -> dict[str, list[tuple[str, Tensor]]]:
 def init_mup_(model: GPT, *, base_width: int, std: float = 0.02) -> GPT:
     """Draw the weights of a GPT for μP, in place, and return it.
 
-    At the base width they are those of `init_gpt2_` with ``std``. At n times that width the
-    matrices of the blocks are smaller by sqrt(n) and the head by n.
+    At the base width they are those of `init_gpt2_` with ``std``. At m times that width the
+    matrices of the blocks are smaller by sqrt(m) and the head by m.
 
     Raises:
         ValueError: if the base width is below 1, the head is tied, or `std` not positive.
@@ -46,12 +46,12 @@ def init_mup_(model: GPT, *, base_width: int, std: float = 0.02) -> GPT:
     Source:
         Yang et al. (2021), table 3.
     """
-    kinds, n = _kinds(model, base_width), model.config.n_embd / base_width
+    kinds, m = _kinds(model, base_width), model.config.n_embd / base_width
     init_gpt2_(model, n_layer=model.config.n_layer, std=std)
     for _, p in kinds["matrix"]:
-        p.div_(n**0.5)
+        p.div_(m**0.5)
     for _, p in kinds["head"]:
-        p.div_(n)
+        p.div_(m)
     return model
 
 # %% ../nbs/53_mup.ipynb #2e6079ba
@@ -59,8 +59,8 @@ def mup_groups(model: GPT, *, base_width: int, learning_rate: float,
                weight_decay: float = 0.0) -> list[dict]:
     """Return the parameters of a GPT in groups for Adam or AdamW, with the rates of μP.
 
-    At n times the base width, the matrices of the blocks and the head have the rate divided
-    by n. Their weight decay is multiplied by n, so that a step decays them as much as at
+    At m times the base width, the matrices of the blocks and the head have the rate divided
+    by m. Their weight decay is multiplied by m, so that a step decays them as much as at
     the base width. Biases and norms do not decay. The width of a head of attention must be
     that of the base model: more width is more heads.
 
@@ -74,11 +74,11 @@ def mup_groups(model: GPT, *, base_width: int, learning_rate: float,
     if learning_rate < 0 or weight_decay < 0:
         raise ValueError(f"need learning_rate >= 0 and weight_decay >= 0, not "
                          f"{learning_rate} and {weight_decay}")
-    kinds, n = _kinds(model, base_width), model.config.n_embd / base_width
+    kinds, m = _kinds(model, base_width), model.config.n_embd / base_width
     other = [p for _, p in kinds["other"]]
     scaled = [p for kind in ("matrix", "head") for _, p in kinds[kind]]
     return [
-        {"params": scaled, "lr": learning_rate / n, "weight_decay": weight_decay * n},
+        {"params": scaled, "lr": learning_rate / m, "weight_decay": weight_decay * m},
         {"params": [p for p in other if p.dim() == 2], "lr": learning_rate,
          "weight_decay": weight_decay},
         {"params": [p for p in other if p.dim() < 2], "lr": learning_rate,

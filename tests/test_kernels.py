@@ -207,9 +207,10 @@ def test_each_shape_is_one_question():
                 torch.set_num_threads(most)
                 asked.clear()
                 assert kernels.best_threads(layers[1:2], 4, torch.float32) == 1, "the last, as planted"
-                (question, ways), = asked
+                *each, (question, ways) = asked
+                assert [q for q, _ in each] == [f"4 x 24 by 8 x 24, float32, {n} threads, 1 to read" for n in counts]
                 assert question == f"threads for 4 x 24 by 8 x 24, float32, {most} threads, 1 to read"
-                assert list(dict.fromkeys(int(way.split()[0]) for way in ways)) == counts
+                assert [int(way) for way in ways] == counts
                 assert torch.get_num_threads() == most, "left as it was"
         finally:
             torch.set_num_threads(threads)

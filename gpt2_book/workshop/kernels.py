@@ -349,9 +349,12 @@ def best_threads(layers: list[Any], rows: int, dtype: torch.dtype) -> int:
         torch.set_num_threads(n)
         multiply(product)
 
-    ways = {f"{n} {name}": partial(work, product, n)
-            for n in counts for name, product in products.items()}
+    ways: dict[str, Callable[[], object]] = {}
     try:
-        return int(choices().fastest("threads for " + question, ways).split()[0])
+        for n in counts:  # each number with the way that is best for it
+            torch.set_num_threads(n)
+            way = best_product(layers, rows, dtype, compiled=False)
+            ways[str(n)] = partial(work, products[way], n)
+        return int(choices().fastest("threads for " + question, ways))
     finally:
         torch.set_num_threads(most)
