@@ -1,13 +1,15 @@
 """What every benchmark needs: the machine in words, runs in fresh processes, clocks, and a file for the results."""
 
+import argparse
 import json
+import math
 import os
 import platform
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -115,7 +117,56 @@ def add_rows(kind: str, machine: dict, rows: list[dict], keys: tuple[str, ...]) 
 
 
 def write_results(path: str | os.PathLike, results: dict) -> None:
-    """Write results as JSON, readable in a diff."""
+    """Write results as JSON, readable in a diff, beside their place and move them there: a file is never half written."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf8")
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(results, indent=2) + "\n", encoding="utf8")
+    os.replace(beside, path)
+
+
+def keep_runs(
+    kind: str, about: str, folder: Path, options: dict, plan: Callable[[list[dict], int | None], Iterable[dict]],
+    run: Callable[[dict], dict], key: Callable[[dict], tuple], say: Callable[[dict], str], *,
+    steps: int | None = None, more: dict | None = None,
+) -> None:  # fmt: skip
+    """Do the runs of a plan on one thread, and keep each in ``FOLDER/KIND-MACHINE.json``; what is stored is not repeated.
+
+    Args:
+        about: what ``--help`` says.
+        options: what all runs share; a file with others is refused, and so is one of another machine.
+        plan: gives jobs, from the rows so far and the number of steps; each is asked for when it is needed.
+        run: returns the row of a job. ``key`` tells rows and jobs apart, and ``say`` puts a row in words.
+        steps: of a run, which ``--steps`` changes; without it there is no such option.
+        more: kept beside the options.
+    """
+    import torch
+
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
+    if steps is not None:
+        parser.add_argument("--steps", type=int, default=steps, help="of each run")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    start, machine = time.monotonic(), describe_machine("gpt2_book")
+    path = folder / f"{kind}-{name_of(machine)}.json"
+    store: dict = {"machine": machine, "options": options, **(more or {}), "rows": []}
+    if args.save and path.exists():
+        old = json.loads(path.read_text(encoding="utf8"))
+        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
+            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
+        store = old
+    done = {key(row) for row in store["rows"]}
+    for job in plan(store["rows"], getattr(args, "steps", None)):
+        if key(job) in done:
+            continue
+        if time.monotonic() - start > args.budget:
+            print("the budget is spent; run again to go on")
+            break
+        begun = time.monotonic()
+        store["rows"].append(run(job))
+        if args.save:
+            write_results(path, store)
+        print(f"{say(store['rows'][-1])}, {time.monotonic() - begun:.1f} s", flush=True)

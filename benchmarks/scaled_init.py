@@ -13,16 +13,13 @@ written after every run.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
 import torch
-from common import RESULTS, describe_machine, name_of
-from switches import HELD_OUT, VOCAB, batches, tokens, write_whole
+from common import RESULTS, keep_runs
+from switches import HELD_OUT, VOCAB, batches, tokens
 from torch import Tensor, nn
 
 from gpt2_book import GPT, GPTConfig
@@ -69,7 +66,7 @@ def held_out_loss(model: GPT) -> float:
     return sum(parts) / len(x)
 
 
-def plan(steps: int) -> Iterator[dict]:
+def plan(rows: list[dict], steps: int) -> Iterator[dict]:
     """Give the runs in order: both models of a pair one after the other, then the next rate, then the next seed; then longer runs."""
     for rates, n in ((RATES, steps), (RATES[1:2], LONGER * steps)):
         for seed in SEEDS:
@@ -104,37 +101,14 @@ def key(row: dict) -> tuple:
     return tuple(row[k] for k in ("init", "rate", "seed", "steps"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
-    args = parser.parse_args()
+def say(row: dict) -> str:
+    return (f"{row['init']:8} rate {row['rate']:<6g} seed {row['seed']} {row['steps']:5} steps: {row['loss']:.4f} nats a token, "
+            f"stream {row['stream'][0]:.2f} to {row['stream'][1]:.2f}")  # fmt: skip
 
-    torch.set_num_threads(1)
-    start, machine = time.monotonic(), describe_machine("gpt2_book")
-    path = RESULTS / f"scaled-init-{name_of(machine)}.json"
+
+def main() -> None:
     options = {"batch": BATCH, "stories": STORIES, "scored": SCORED, "std": STD, "config": asdict(CONFIG)}
-    store = {"machine": machine, "options": options, "rows": []}
-    if args.save and path.exists():
-        old = json.loads(path.read_text(encoding="utf8"))
-        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
-            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
-        store = old
-    done = {key(row) for row in store["rows"]}
-    for job in plan(args.steps):
-        if key(job) in done:
-            continue
-        if time.monotonic() - start > args.budget:
-            print("the budget is spent; run again to go on")
-            break
-        begun = time.monotonic()
-        store["rows"].append(run(job))
-        if args.save:
-            write_whole(path, store)
-        last = store["rows"][-1]
-        print(f"{last['init']:8} rate {last['rate']:<6g} seed {last['seed']} {last['steps']:5} steps: {last['loss']:.4f} nats a token, "
-              f"stream {last['stream'][0]:.2f} to {last['stream'][1]:.2f}, {time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
+    keep_runs("scaled-init", __doc__.splitlines()[0], RESULTS, options, plan, run, key, say, steps=STEPS)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,11 @@ sizes, at the second budget and with a seed of its own. One thread, float32. Res
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-import torch
-from common import RESULTS, describe_machine, name_of
+from common import RESULTS, keep_runs
 from switches import (
     BATCH,
     HELD_OUT,
@@ -32,7 +28,6 @@ from switches import (
     tokens,
     train,
     training_flops,
-    write_whole,
 )
 
 from gpt2_book.workshop.stories import tell_story
@@ -49,7 +44,7 @@ def shape(size: tuple[int, int, int]) -> Shape:
     return Shape(**LLAMA | {"n_layer": L, "n_embd": C, "n_head": H, "n_kv_head": H // 2, "n_hidden": round(8 * C / 3)})
 
 
-def plan(rows: list[dict]) -> Iterator[dict]:
+def plan(rows: list[dict], steps: None = None) -> Iterator[dict]:
     """Give the runs in order: every rate with every size first, then every size at every budget, seed after seed."""
 
     def one(experiment: str, size: tuple[int, int, int], budget: float, seed: int, rate: float) -> dict:
@@ -88,36 +83,14 @@ def entropy() -> float:
     return sum(tell_story(i, split="held out").bits for i in range(HELD_OUT)) * math.log(2) / len(ids)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
-    args = parser.parse_args()
+def say(row: dict) -> str:
+    return (f"{row['experiment']:6} {row['size']!s:12} {row['budget']:.1e} operations, seed {row['seed']:3}, rate {row['rate']:<6g} "
+            f"{row['steps']:6} steps: {row['loss']:.4f} nats a token")  # fmt: skip
 
-    torch.set_num_threads(1)
-    start, machine = time.monotonic(), describe_machine("gpt2_book")
-    path = RESULTS / f"sizes-{name_of(machine)}.json"
+
+def main() -> None:
     options = {"batch": BATCH, "stories": STORIES, "scored": SCORED, "shape": asdict(Shape(**LLAMA))}
-    store = {"machine": machine, "options": options, "entropy": entropy(), "rows": []}
-    if args.save and path.exists():
-        old = json.loads(path.read_text(encoding="utf8"))
-        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
-            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
-        store = old
-    done = {key(row) for row in store["rows"]}
-    for job in plan(store["rows"]):
-        if key(job) in done:
-            continue
-        if time.monotonic() - start > args.budget:
-            print("the budget is spent; run again to go on")
-            break
-        begun = time.monotonic()
-        store["rows"].append(run(job))
-        if args.save:
-            write_whole(path, store)
-        last = store["rows"][-1]
-        print(f"{last['experiment']:6} {last['size']!s:12} {last['budget']:.1e} operations, seed {last['seed']:3}, rate {last['rate']:<6g} "
-              f"{last['steps']:6} steps: {last['loss']:.4f} nats a token, {time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
+    keep_runs("sizes", __doc__.splitlines()[0], RESULTS, options, plan, run, key, say, more={"entropy": entropy()})
 
 
 if __name__ == "__main__":

@@ -12,19 +12,14 @@ brings the number of weights next to GPT-2's. One thread, float32. Results are w
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import RESULTS, describe_machine, name_of, write_results
+from common import RESULTS, keep_runs
 from torch import Tensor, nn
 
 from gpt2_book.initialization import init_gpt2_
@@ -271,12 +266,12 @@ def by_length(model: Model) -> list[dict]:
     return rows
 
 
-def plan(store: dict, steps: int) -> Iterator[dict]:
+def plan(rows: list[dict], steps: int) -> Iterator[dict]:
     """Give the runs in order; what follows from stored runs, such as the best rate, is looked up when it is needed."""
     base, size = Shape(), parameters(Shape())
 
     def best(kind: str) -> float:
-        tried = [r for r in store["rows"] if r["experiment"] == "rates" and r["optimizer"] == kind]
+        tried = [r for r in rows if r["experiment"] == "rates" and r["optimizer"] == kind]
         return min(tried, key=lambda r: r["loss"])["rate"]
 
     def one(experiment: str, name: str, seed: int, s: Shape = base, **how) -> dict:
@@ -324,44 +319,14 @@ def run(job: dict) -> dict:
     return row | ({"course": course} if course else {})
 
 
-def write_whole(path: Path, results: dict) -> None:
-    """Write results beside their place and move them there, so that a file is never half written."""
-    beside = path.with_suffix(".part")
-    write_results(beside, results)
-    os.replace(beside, path)
+def say(row: dict) -> str:
+    return (f"{row['experiment']:10} {row['name']:18} seed {row['seed']:3} {row['parameters']:8,} weights, {row['steps']:5} steps: "
+            f"{row['loss']:.4f} nats a token")  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
-    args = parser.parse_args()
-
-    torch.set_num_threads(1)
-    start, machine = time.monotonic(), describe_machine("gpt2_book")
-    path = RESULTS / f"switches-{name_of(machine)}.json"
     options = {"batch": BATCH, "stories": STORIES, "scored": SCORED, "shape": asdict(Shape())}
-    store = {"machine": machine, "options": options, "rows": []}
-    if args.save and path.exists():
-        old = json.loads(path.read_text(encoding="utf8"))
-        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
-            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
-        store = old
-    done = {key(row) for row in store["rows"]}
-    for job in plan(store, args.steps):
-        if key(job) in done:
-            continue
-        if time.monotonic() - start > args.budget:
-            print("the budget is spent; run again to go on")
-            break
-        begun = time.monotonic()
-        store["rows"].append(run(job))
-        if args.save:
-            write_whole(path, store)
-        last = store["rows"][-1]
-        print(f"{last['experiment']:10} {last['name']:18} seed {last['seed']:3} {last['parameters']:8,} weights, {last['steps']:5} steps: "
-              f"{last['loss']:.4f} nats a token, {time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
+    keep_runs("switches", __doc__.splitlines()[0], RESULTS, options, plan, run, key, say, steps=STEPS)
 
 
 if __name__ == "__main__":

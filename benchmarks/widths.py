@@ -12,16 +12,13 @@ widths, rates and seeds take turns; results are written after every run.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from collections.abc import Iterator
 
 import torch
-from common import RESULTS, describe_machine, name_of
+from common import RESULTS, keep_runs
 from scaled_init import held_out_loss
-from switches import VOCAB, batches, write_whole
+from switches import VOCAB, batches
 
 from gpt2_book import GPT, GPTConfig
 from gpt2_book.initialization import init_gpt2_
@@ -53,7 +50,7 @@ def make(way: str, width: int, rate: float, seed: int) -> tuple[GPT, torch.optim
     return model, torch.optim.Adam(groups, betas=(0.9, 0.95), fused=True)
 
 
-def plan(steps: int) -> Iterator[dict]:
+def plan(rows: list[dict], steps: int) -> Iterator[dict]:
     """Give the runs in order. At the base width the ways are the same, so there is one."""
     for seed in SEEDS:
         for rate in RATES:
@@ -77,36 +74,17 @@ def run(job: dict) -> dict:
     return job | {"loss": held_out_loss(model), "parameters": sum(p.numel() for p in model.parameters())}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--save", action="store_true", help="keep the results in results/, and go on from those that are there")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no run is begun")
-    args = parser.parse_args()
+def key(row: dict) -> tuple:
+    return tuple(row[k] for k in ("way", "width", "rate", "seed", "steps"))
 
-    torch.set_num_threads(1)
-    start, machine = time.monotonic(), describe_machine("gpt2_book")
-    path = RESULTS / f"widths-{name_of(machine)}.json"
+
+def say(row: dict) -> str:
+    return "{way:12} width {width:3} rate {rate:.6f} seed {seed}: {loss:.4f} nats a token".format(**row)
+
+
+def main() -> None:
     options = {"base": BASE, "head": HEAD, "layers": LAYERS, "context": T, "vocab": VOCAB, "std": STD, "batch": BATCH, "stories": STORIES}
-    store = {"machine": machine, "options": options, "rows": []}
-    if args.save and path.exists():
-        old = json.loads(path.read_text(encoding="utf8"))
-        if old["options"] != options or old["machine"] | {"date": None} != machine | {"date": None}:
-            parser.error(f"{path} holds runs of another machine, other versions or other options: move it away to begin anew")
-        store = old
-    done = [{k: row[k] for k in ("way", "width", "rate", "seed", "steps")} for row in store["rows"]]
-    for job in plan(args.steps):
-        if job in done:
-            continue
-        if time.monotonic() - start > args.budget:
-            print("the budget is spent; run again to go on")
-            break
-        begun = time.monotonic()
-        store["rows"].append(run(job))
-        if args.save:
-            write_whole(path, store)
-        print("{way:12} width {width:3} rate {rate:.6f} seed {seed}: {loss:.4f} nats a token".format(**store["rows"][-1])
-              + f", {time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
+    keep_runs("widths", __doc__.splitlines()[0], RESULTS, options, plan, run, key, say, steps=STEPS)
 
 
 if __name__ == "__main__":
