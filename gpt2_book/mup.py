@@ -14,8 +14,8 @@ from .model import GPT
 __all__ = []
 
 # %% ../nbs/53_mup.ipynb #b450f4e8
-def _kinds(model: GPT, base_width: int) -> dict[str, list[tuple[str, Tensor]]]:
-    """Sort the parameters: matrices of blocks, the head, and everything else.
+def _kinds(model: GPT, base_width: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """Return the matrices of the blocks, the head's, and all other parameters.
 
     Raises:
         ValueError: if the base width is below 1, or the head tied.
@@ -25,12 +25,10 @@ def _kinds(model: GPT, base_width: int) -> dict[str, list[tuple[str, Tensor]]]:
     if model.config.tie_weights:
         what = "μP has a rule for the head alone, and here it is tied to the embedding"
         raise ValueError(f"{what}: make the model with GPTConfig(tie_weights=False)")
-    kinds: dict[str, list[tuple[str, Tensor]]] = {"matrix": [], "head": [], "other": []}
-    for name, p in model.named_parameters():
-        inside = name.startswith("transformer.h.") and p.dim() == 2
-        kind = "head" if name == "lm_head.weight" else "matrix" if inside else "other"
-        kinds[kind].append((name, p))
-    return kinds
+    head = model.lm_head.weight
+    matrices = [p for p in model.transformer.h.parameters() if p.dim() == 2]
+    sorted_out = {id(p) for p in (head, *matrices)}
+    return matrices, head, [p for p in model.parameters() if id(p) not in sorted_out]
 
 # %% ../nbs/53_mup.ipynb #812f8b88
 @no_grad()
@@ -46,12 +44,11 @@ def init_mup_(model: GPT, *, base_width: int, std: float = 0.02) -> GPT:
     Source:
         Yang et al. (2021), table 3.
     """
-    kinds, m = _kinds(model, base_width), model.config.n_embd / base_width
+    (matrices, head, _), m = _kinds(model, base_width), model.config.n_embd / base_width
     init_gpt2_(model, n_layer=model.config.n_layer, std=std)
-    for _, p in kinds["matrix"]:
+    for p in matrices:
         p.div_(m**0.5)
-    for _, p in kinds["head"]:
-        p.div_(m)
+    head.div_(m)
     return model
 
 # %% ../nbs/53_mup.ipynb #2e6079ba
@@ -74,11 +71,10 @@ def mup_groups(model: GPT, *, base_width: int, learning_rate: float,
     if learning_rate < 0 or weight_decay < 0:
         raise ValueError(f"need learning_rate >= 0 and weight_decay >= 0, not "
                          f"{learning_rate} and {weight_decay}")
-    kinds, m = _kinds(model, base_width), model.config.n_embd / base_width
-    other = [p for _, p in kinds["other"]]
-    scaled = [p for kind in ("matrix", "head") for _, p in kinds[kind]]
+    (matrices, head, other), m = _kinds(model, base_width), model.config.n_embd / base_width
     return [
-        {"params": scaled, "lr": learning_rate / m, "weight_decay": weight_decay * m},
+        {"params": [*matrices, head], "lr": learning_rate / m,
+         "weight_decay": weight_decay * m},
         {"params": [p for p in other if p.dim() == 2], "lr": learning_rate,
          "weight_decay": weight_decay},
         {"params": [p for p in other if p.dim() < 2], "lr": learning_rate,
