@@ -189,11 +189,21 @@ def test_int8_by_pytorchs_product_is_the_layer_itself():
 def test_each_shape_is_one_question():
     import gpt2_book.workshop.kernels as kernels
 
-    asked, mine = [], kernels.Choices()
+    asked, ran, mine = [], [], kernels.Choices()
     monkeypatch = pytest.MonkeyPatch()
+
+
+    def the_last(self, question, ways):
+        asked.append((question, [*ways]))
+        for name, way in ways.items() if question.startswith("threads") else ():
+            way()
+            ran.append((int(name), torch.get_num_threads()))
+        return [*ways][-1]
+
+
     try:
         monkeypatch.setattr(kernels, "choices", lambda: mine)
-        monkeypatch.setattr(kernels.Choices, "fastest", lambda self, q, ways: asked.append((q, [*ways])) or [*ways][-1])
+        monkeypatch.setattr(kernels.Choices, "fastest", the_last)
         layers = [torch.nn.Linear(*shape) for shape in ((8, 24), (24, 8), (8, 24))]
         alike = kernels.matrices_alike(layers)
         assert {shape: len(same) for shape, same in alike.items()} == {(24, 8): 2, (8, 24): 1}
@@ -211,6 +221,7 @@ def test_each_shape_is_one_question():
                 assert [q for q, _ in each] == [f"4 x 24 by 8 x 24, float32, {n} threads, 1 to read" for n in counts]
                 assert question == f"threads for 4 x 24 by 8 x 24, float32, {most} threads, 1 to read"
                 assert [int(way) for way in ways] == counts
+                assert ran and all(asked_for == had for asked_for, had in ran), "each with its own number"
                 assert torch.get_num_threads() == most, "left as it was"
         finally:
             torch.set_num_threads(threads)
