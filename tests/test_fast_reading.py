@@ -181,7 +181,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
     from gpt2_book.workshop import kernels
     from gpt2_book.workshop import reading as one_read
 
-    asked, calls, monkeypatch, all_threads = [], [], pytest.MonkeyPatch(), True
+    asked, calls, monkeypatch = [], [], pytest.MonkeyPatch()
 
 
     class Planted:
@@ -191,7 +191,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
             asked.append(question)
             for work in ways.values():
                 work()
-            return [*ways][0 if question.startswith("threads") and all_threads else -1]
+            return [*ways][0 if question.startswith("threads") else -1]
 
 
     def counted(name, product):
@@ -226,7 +226,25 @@ def test_the_ways_that_were_measured_are_those_that_read():
                     calls.clear()
                     reader(idx[:, :5])  # the prompt again: its other rows are many
                     assert calls.count(last) == few
-        all_threads, used, model = False, [], tiny_gpt(torch.float32)
+        monkeypatch.setattr(Planted, "fastest", lambda self, question, ways: [*ways][0])
+        model, calls[:] = int8(tiny_gpt(torch.float32)), []
+        model.generate(torch.arange(4)[None], 3, temperature=0)
+        assert not calls, "where the layer's own product was faster, it stays"
+        monkeypatch.setattr(kernels, "can_onednn", lambda dtype: True)
+        monkeypatch.setitem(fast.PRODUCTS, "onednn", counted("onednn", F.linear))
+        monkeypatch.setattr(Planted, "fastest", lambda self, question, ways: [*ways][-1 if question.startswith("64 x") else 0])
+        for rows, with_onednn in ((1, [8, 0]), (9, [9, 9])):  # of the prompt the head reads a single row in each text
+            for dtype in (torch.float32, torch.bfloat16):
+                calls.clear()
+                reader, idx, seen = FastLogits(tiny_gpt(dtype)), torch.arange(6).expand(rows, 6), []
+                for end in (5, 6):
+                    logits, expected = reader(idx[:, :end]), reader.model.next_logits(idx[:, :end])
+                    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 if dtype == torch.float32 else 0.1)
+                    seen.append(calls.count("onednn"))
+                    calls.clear()
+                assert seen == (with_onednn if dtype == torch.float32 else [0, 0]), "in 16 bits PyTorch asks it by itself"
+        monkeypatch.setattr(Planted, "fastest", lambda self, question, ways: [*ways][-1])
+        used, model = [], tiny_gpt(torch.float32)
         monkeypatch.setattr(model, "next_logits", lambda *args, **how: (
             used.append(torch.get_num_threads()), type(model).next_logits(model, *args, **how))[1])
         model.generate(torch.arange(4)[None], 3, temperature=0)

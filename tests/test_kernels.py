@@ -14,7 +14,7 @@ import torch
 def test_every_way_multiplies_alike():
     import torch.nn.functional as F
 
-    from gpt2_book.workshop.kernels import PRODUCTS, products
+    from gpt2_book.workshop.kernels import PRODUCTS, can_onednn, products
 
     torch.manual_seed(0)
     threads = torch.get_num_threads()
@@ -33,6 +33,8 @@ def test_every_way_multiplies_alike():
                                 torch.testing.assert_close(y, F.linear(x, weight), rtol=off, atol=off)
         assert "loop" not in products(torch.float64, compiled=True), "it sums in float32"
         assert "native" in products(torch.bfloat16, compiled=False) and "native" not in products(torch.float32, compiled=False)
+        many = {dtype: products(dtype, compiled=False, rows=9) for dtype in (torch.float32, torch.bfloat16)}
+        assert many == {torch.float32: ["linear", "onednn"][:1 + can_onednn(torch.float32)], torch.bfloat16: ["linear"]}
         for dtype in (torch.float16, torch.float32):
             assert products(dtype, compiled=False)[0] == "linear" and products(dtype, compiled=True)[:2] == ["loop", "linear"]
     finally:

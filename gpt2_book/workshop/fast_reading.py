@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from gpt2_book.workshop.kernels import (
-    MOST_ROWS, PRODUCTS, best_product, best_threads, by_int8, choices, matrices_alike,
+    MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, by_int8, choices,
+    matrices_alike,
 )  # fmt: skip
 from .reading import is_large, out_of_training, reading, so_many_threads
 
@@ -64,6 +65,7 @@ class Ways(NamedTuple):
         other: the name of the product for all other matrices.
         attend_one: attention of one query goes by ``_attend_one``.
         threads: how many, or None for as many as there are.
+        many: the name of the product where there are other rows, those of a prompt.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class Ways(NamedTuple):
     other: str
     attend_one: bool
     threads: int | None = None
+    many: str = "linear"
 
 
 def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
@@ -79,18 +82,23 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     like = next(model.parameters())
     cpu, size = like.device.type == "cpu", like.dtype.itemsize
     loop = compiled and rows == 1 and size <= 4
-    if not (large and cpu and rows <= MOST_ROWS):
+    if not (large and cpu):
         return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
     kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
     alike = matrices_alike(m for m in modules if type(m) in kinds)
     often = max(alike.values(), key=len, default=[])  # what a step does most often
+    plain = [layer for layer in often if type(layer) is nn.Linear]
+    many = (best_product(plain, MANY_ROWS, like.dtype, compiled=False) if plain
+            else "linear")
+    if rows > MOST_ROWS:
+        return Ways(rows, {}, many, size == 2, many=many)
     asks = often and not compiled
     threads = best_threads(often, rows, like.dtype) if asks else None
     with so_many_threads(threads):
         found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
                  for shape, layers in alike.items()}
         own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
-    return Ways(rows, found, "linear", own, threads)
+    return Ways(rows, found, "linear", own, threads, many)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
 @torch.no_grad()
@@ -115,13 +123,15 @@ def _compiled_attention() -> Callable[..., Tensor]:
 # %% ../../nbs/68_fast_reading.ipynb #78ba16da
 def _multiply_few(ways: Ways, x: Tensor, weight: Tensor,
                   bias: Tensor | None = None) -> Tensor:
-    """PyTorch's ``linear``, which reads the matrix in another way where there are few rows.
+    """PyTorch's ``linear``, in the way that is best for so many rows.
 
     Shapes:
         x: (..., C); weight: (V, C); bias: (V,); returns (..., V)
     """
-    way = ways.products.get((weight.size(0), weight.size(1)), ways.other)
-    if way == "linear" or x.numel() != ways.rows * x.size(-1):
+    few = x.numel() == ways.rows * x.size(-1)
+    shape = weight.size(0), weight.size(1)
+    way = ways.products.get(shape, ways.other) if few else ways.many
+    if way == "linear":
         return F.linear(x, weight, bias)
     y = PRODUCTS[way](x, weight)
     return y if bias is None else y + bias
@@ -211,12 +221,14 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
         return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
     if type(module) not in (nn.Linear, _Int8Linear) or "forward" in own:
         return None
-    way = ways.products.get(tuple(module.weight.shape), "linear")
-    if way == "linear":
-        return None
+    way = ways.products.get(tuple(module.weight.shape), ways.other)
     if type(module) is nn.Linear:
+        if way == ways.many == "linear":
+            return None
         own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
     else:
+        if way != "int8":
+            return None
         plain = module.forward
         own["forward"] = lambda x: (by_int8(module, x)
                                     if x.numel() == ways.rows * x.size(-1) else plain(x))

@@ -117,14 +117,18 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "linear": F.linear, "blocks": in_blocks, "onednn": _by_onednn, "native": _by_native,
     "loop": by_loop}
 MOST_ROWS = 8  # more rows are a product of two matrices: what libraries do best
+MANY_ROWS = 64  # with so many one asks which library does it best
 MOST_READ = 2**26  # bytes of matrices in a measurement: more than most caches hold
 
 
-def products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
-    """Name the ways to multiply a few rows on this CPU: PyTorch's own first, and the loop
-    before it in a compiled step.
+def products(dtype: torch.dtype, *, compiled: bool, rows: int = 1) -> list[str]:
+    """Name the ways to multiply so many rows on this CPU: PyTorch's own first, and the loop
+    before it in a compiled step. For more than ``MOST_ROWS`` there are the libraries alone.
     """
     ways = ["linear"]
+    if rows > MOST_ROWS:  # in 16 bits PyTorch's own is oneDNN
+        more = dtype == torch.float32 and can_onednn(dtype)
+        return [*ways, "onednn"] if more else ways
     if torch.get_num_threads() > 1 and not compiled:
         ways.append("blocks")
     if can_onednn(dtype):
@@ -263,6 +267,8 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
         layers: linear layers, all in ``dtype`` or all in int8.
     """
     question, multiply, ways = _asked(layers, rows, dtype, compiled)
+    if len(ways) == 1:
+        return next(iter(ways))
     return choices().fastest(question, {n: partial(multiply, w) for n, w in ways.items()})
 
 
@@ -283,17 +289,19 @@ def _asked(
                 + f", {str(dtype).removeprefix('torch.')}, "
                 f"{torch.get_num_threads()} threads" + ", compiled" * compiled
                 + f", {len(some)} to read")  # a few may stay in the CPU's cache
-    return question, multiply, _ways_of_int8(dtype) if by_8 else _ways(dtype, compiled)
+    ways = _ways_of_int8(dtype) if by_8 else _ways(dtype, compiled, rows)
+    return question, multiply, ways
 
 # %% ../../nbs/54_kernels.ipynb #e0c345b1
-def _ways(dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[Any, Tensor], Tensor]]:
+def _ways(dtype: torch.dtype, compiled: bool,
+          rows: int = 1) -> dict[str, Callable[[Any, Tensor], Tensor]]:
     """Return each way as a function of a layer and of rows."""
     def of(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
         # for a parameter the compiler would make one loop for each shape
         return lambda layer, x: product(x, layer.weight.detach())
 
     return {name: of(_compiled_loop() if name == "loop" else PRODUCTS[name])
-            for name in products(dtype, compiled=compiled)}
+            for name in products(dtype, compiled=compiled, rows=rows)}
 
 
 @once
