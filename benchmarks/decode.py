@@ -1,6 +1,6 @@
 """Time per generated token: ours against Hugging Face's `generate`, plain and compiled, and a loop without a cache, 124M, one run.
 
-    python benchmarks/decode.py --save             all of it (a quarter of an hour on two cores), kept in results/
+    python benchmarks/decode.py --save             all of it (20 minutes on two cores), kept in results/
     python benchmarks/decode.py --batch 1 --prompt 16 --dtype float32 --tokens 16
 """
 
@@ -16,6 +16,7 @@ from transformers import CompileConfig, GPT2Config, GPT2LMHeadModel
 from gpt2_book.decoding import int8
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.workshop.int4 import int4
+from gpt2_book.workshop.packed import packed
 
 PEER = "Hugging Face, generate"
 COMPILED = "Hugging Face, compiled static cache"
@@ -38,11 +39,15 @@ def build(dtype: torch.dtype, device: str) -> tuple[GPT, GPT2LMHeadModel]:
 def ways(dtype: torch.dtype, device: str) -> dict:
     """Return the ways to generate, each a function of a prompt and a number of tokens."""
     ours, theirs = build(dtype, device)
-    small, smaller = int8(ours), int4(ours)
+    small, smaller, fast = int8(ours), int4(ours), packed(ours) if device == "cpu" else None
     greedy = {"temperature": 0.0}
     theirs.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
     static = {"cache_implementation": "static", "compile_config": CompileConfig(fullgraph=False, mode="default")}
     static["compile_config"]._compile_all_devices = True  # they compile on a GPU only, unless they are told
+    more = {} if fast is None else {
+        "ours, packed": lambda idx, n: fast.generate(idx, n, **greedy),
+        "ours, packed, compile": lambda idx, n: fast.generate(idx, n, compile=True, **greedy),
+    }
     return {
         PEER: lambda idx, n: theirs.generate(idx, max_new_tokens=n),
         COMPILED: lambda idx, n: theirs.generate(idx, max_new_tokens=n, **static),
@@ -51,7 +56,7 @@ def ways(dtype: torch.dtype, device: str) -> dict:
         "ours, compile": lambda idx, n: ours.generate(idx, n, compile=True, **greedy),
         "ours, int8, compile": lambda idx, n: small.generate(idx, n, compile=True, **greedy),
         "ours, int4, compile": lambda idx, n: smaller.generate(idx, n, compile=True, **greedy),
-    }
+    } | more
 
 
 class Clock:

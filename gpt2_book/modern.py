@@ -48,7 +48,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Shapes:
         x: (B, H, T, D); cos and sin: (T, D/2) or (B, 1, T, D/2); returns (B, H, T, D)
 
-    Source: Su et al. (2021), section 3.4.2.
+    Source: Su et al. (2021), section 3.4.2, for pairs of neighbors.
     """
     a, b = x.chunk(2, dim=-1)  # 2 of (B, H, T, D/2)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (B, H, T, D)

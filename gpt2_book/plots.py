@@ -21,7 +21,7 @@ from matplotlib.rcsetup import cycler
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 # %% auto #0
-__all__ = ['COLORS', 'use_book_style', 'heatmap', 'recorded', 'benchmark_results', 'machine_name']
+__all__ = ['COLORS', 'use_book_style', 'heatmap', 'recorded', 'benchmark_results']
 
 # %% ../nbs/93_figures.ipynb #516ecfbe
 #: Eight colors that people with color blindness can tell apart, in the order of use.
@@ -173,7 +173,7 @@ def benchmark_results(kind: str, *, folder: str | Path | None = None) -> list[di
     files = sorted(folder.glob(f"{kind}-*.json"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
-
+# %% ../nbs/93_figures.ipynb #953dbf1a
 def machine_name(machine: dict) -> str:
     """Say what a stored result was measured on: its GPU, or its CPU, its instructions and
     how many cores.
