@@ -28,8 +28,15 @@ def multiply_and_sum(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> 
     rows = x.float().reshape(-1, x.size(-1))  # (R, C)
     # finished before the loop, not worked out again for each row of the matrix
     rows = rows.as_strided(rows.shape, rows.stride())
+    half, odd = divmod(weight.size(0), 2)
+    halves = weight[:half], weight[half : 2 * half]  # read side by side
     # sums that the compiler puts together, so that the matrix is read once for all rows
-    y = torch.stack([(row * weight.float()).sum(-1) for row in rows.unbind()])  # (R, V)
+    y = torch.stack([(row * part.float()).sum(-1)
+                     for row in rows.unbind() for part in halves])  # (2 R, half)
+    y = y.view(len(rows), 2 * half)
+    if odd:
+        last = (rows * weight[-1:].float()).sum(-1, keepdim=True)  # (R, 1)
+        y = torch.cat([y, last], dim=1)  # (R, V)
     return (y if scale is None else y * scale).view(*x.shape[:-1], -1)
 
 # %% ../nbs/24_fast_decoding.ipynb #3689b16d
