@@ -1,7 +1,7 @@
 """How fast each way to multiply a few rows reads the matrices of the smallest GPT-2, in float32 and bfloat16: one row with one thread and
 with all, more rows with all.
 
-    python benchmarks/products.py --save            all of it (a minute on two cores), kept in results/
+    python benchmarks/products.py --save            all of it (two minutes on two cores), kept in results/
 
 The ways are those of gpt2_book.workshop.kernels, and the packed matrices of gpt2_book.workshop.packed. For each shape as many random
 matrices as a measurement there reads, one after the other, so that most come from memory. Ways and numbers of threads take turns, round after round, so that what else the machine does strikes all of
@@ -59,6 +59,7 @@ def main() -> None:
     for dtype in DTYPES:
         for (V, C), same in shapes.items():
             n_read = min(len(same), max(1, kernels.MOST_READ // (V * C * dtype.itemsize)))
+            torch._dynamo.reset()  # or each call of the loop would look through all that was compiled before
             layers = [torch.nn.Linear(C, V, bias=False).to(dtype) for _ in range(n_read)]
             own = {layer: _PackedLinear(layer) for layer in layers} if kernels.can_onednn(dtype) else {}
             samples: dict = {}

@@ -169,6 +169,8 @@ def fastest(times: Mapping[str, float]) -> str:
 # %% ../../nbs/54_kernels.ipynb #e6e41bd8
 def machine() -> dict[str, Any]:
     """Describe what the times depend on besides the question."""
+    from gpt2_book import __version__  # imported here, for it reads the package's metadata
+
     info, cpu = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
     if info.exists():
         said = r"^(?:model name|cpu family|model|stepping|flags|CPU \w+|Features)\s*:.*$"
@@ -177,6 +179,7 @@ def machine() -> dict[str, Any]:
     held = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
             "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
     return {"cpu": cpu, "cores": os.cpu_count(), "torch": torch.__version__,
+            "package": __version__,
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "held": {name: os.environ[name] for name in held if name in os.environ}}
 
@@ -297,7 +300,7 @@ def _ways(dtype: torch.dtype, compiled: bool,
           rows: int = 1) -> dict[str, Callable[[Any, Tensor], Tensor]]:
     """Return each way as a function of a layer and of rows."""
     def of(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-        # for a parameter the compiler would make one loop for each shape
+        # detached, one compiled loop with variable sizes serves all shapes
         return lambda layer, x: product(x, layer.weight.detach())
 
     return {name: of(_compiled_loop() if name == "loop" else PRODUCTS[name])
