@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,14 +64,14 @@ class _Int8Linear(nn.Module):
         self.register_buffer("scale", scale)  # (V,)
         self.bias = linear.bias
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, multiply: Callable[..., Tensor] = F.linear) -> Tensor:
         rows = x.numel() // x.size(-1)
         if rows <= 8 and torch.compiler.is_compiling():
             y = multiply_and_sum(x, self.weight, self.scale)
         else:
             # each in the type of x fits into the CPU's cache
             blocks = self.weight.split(4096)
-            y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], dim=-1)
+            y = torch.cat([multiply(x, block.to(x.dtype)) for block in blocks], dim=-1)
             y = y * self.scale
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 

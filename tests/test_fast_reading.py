@@ -234,9 +234,9 @@ def test_the_ways_that_were_measured_are_those_that_read():
         monkeypatch.setitem(fast.PRODUCTS, "onednn", counted("onednn", F.linear))
         monkeypatch.setattr(Planted, "fastest", lambda self, question, ways: [*ways][-1 if question.startswith("64 x") else 0])
         for rows, with_onednn in ((1, [8, 0]), (9, [9, 9])):  # of the prompt the head reads a single row in each text
-            for dtype in (torch.float32, torch.bfloat16):
+            for dtype, make in ((torch.float32, copy.deepcopy), (torch.bfloat16, copy.deepcopy), (torch.float32, int8)):
                 calls.clear()
-                reader, idx, seen = FastLogits(tiny_gpt(dtype)), torch.arange(6).expand(rows, 6), []
+                reader, idx, seen = FastLogits(make(tiny_gpt(dtype))), torch.arange(6).expand(rows, 6), []
                 for end in (5, 6):
                     logits, expected = reader(idx[:, :end]), reader.model.next_logits(idx[:, :end])
                     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 if dtype == torch.float32 else 0.1)

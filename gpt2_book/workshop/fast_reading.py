@@ -76,6 +76,15 @@ class Ways(NamedTuple):
     many: str = "linear"
 
 
+def _for_many(layers: Sequence[Any], dtype: torch.dtype) -> str:
+    """Find which library is best where such layers read a prompt; int8 is turned back into
+    numbers for that, a block at a time.
+    """
+    (V, C), plain = layers[0].weight.shape, type(layers[0]) is nn.Linear
+    some = layers if plain else [nn.Linear(C, min(V, 4096), bias=False, dtype=dtype)]
+    return best_product(list(some), MANY_ROWS, dtype, compiled=False)
+
+
 def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
               large: bool) -> Ways:
     """Find how a model reads fast, by measuring where it is large and on a CPU."""
@@ -87,9 +96,7 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
     alike = matrices_alike(m for m in modules if type(m) in kinds)
     often = max(alike.values(), key=len, default=[])  # what a step does most often
-    plain = [layer for layer in often if type(layer) is nn.Linear]
-    many = (best_product(plain, MANY_ROWS, like.dtype, compiled=False) if plain
-            else "linear")
+    many = _for_many(often, like.dtype) if often else "linear"
     if rows > MOST_ROWS:
         return Ways(rows, {}, many, size == 2, many=many)
     asks = often and not compiled
@@ -227,11 +234,16 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
             return None
         own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
     else:
-        if way != "int8":
+        if way != "int8" and ways.many == "linear":
             return None
         plain = module.forward
-        own["forward"] = lambda x: (by_int8(module, x)
-                                    if x.numel() == ways.rows * x.size(-1) else plain(x))
+
+        def forward(x: Tensor) -> Tensor:
+            if x.numel() != ways.rows * x.size(-1) or way not in ("own", "int8"):
+                return plain(x, PRODUCTS[ways.many])
+            return by_int8(module, x) if way == "int8" else plain(x)
+
+        own["forward"] = forward
     return partial(own.pop, "forward", None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6
