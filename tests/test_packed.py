@@ -41,7 +41,7 @@ def test_a_packed_model_reads_as_the_model_does(dtype, how):
     assert type(model.lm_head) is torch.nn.Linear, "the model is as it was"
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.compiles)])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_packed_model_writes_what_the_model_writes(rows, compile):
     needs_onednn(torch.float32)
