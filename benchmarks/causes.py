@@ -21,7 +21,7 @@ from gpt2_book.workshop import kernels
 from gpt2_book.workshop.packed import _PackedLinear
 
 V, C, N = 3072, 768, 7  # seven such matrices in float32 are as many as a cache seldom holds
-HOLD = "ONEDNN_MAX_CPU_ISA"
+HOLD, LESS = "ONEDNN_MAX_CPU_ISA", {"AVX512": "AVX2", "AVX2": "SSE41"}
 
 
 def product(rows: int, layers: list | None = None) -> Callable[[], None]:
@@ -49,7 +49,7 @@ def by_cores(rounds: int) -> tuple[str, list[str], list[list[float]]]:
 
 
 def by_instructions(rounds: int) -> tuple[str, list[str], list[list[float]]]:
-    less = {"AVX512": "AVX2", "AVX2": "SSE41"}[torch.backends.cpu.get_cpu_capability()]
+    less = LESS[torch.backends.cpu.get_cpu_capability()]
 
     def held(to: str) -> float:
         return in_fresh_process(__file__, "--child", environment={HOLD: to})["seconds"]
@@ -86,6 +86,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         return child()
+    if torch.backends.cpu.get_cpu_capability() not in LESS or not kernels.can_onednn(torch.float32):
+        parser.error("needs an x86 CPU with AVX2 and a PyTorch with oneDNN")
     before, rows = os.getloadavg()[0], []
     for cause in (by_cores, by_instructions, by_order, by_calls):
         same, names, times = cause(args.rounds)

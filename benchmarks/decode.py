@@ -39,15 +39,19 @@ def build(dtype: torch.dtype, device: str) -> tuple[GPT, GPT2LMHeadModel]:
 def ways(dtype: torch.dtype, device: str) -> dict:
     """Return the ways to generate, each a function of a prompt and a number of tokens."""
     ours, theirs = build(dtype, device)
-    small, smaller, fast = int8(ours), int4(ours), packed(ours) if device == "cpu" else None
+    small = int8(ours)
     greedy = {"temperature": 0.0}
     theirs.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
     static = {"cache_implementation": "static", "compile_config": CompileConfig(fullgraph=False, mode="default")}
     static["compile_config"]._compile_all_devices = True  # they compile on a GPU only, unless they are told
-    more = {} if fast is None else {
-        "ours, packed": lambda idx, n: fast.generate(idx, n, **greedy),
-        "ours, packed, compile": lambda idx, n: fast.generate(idx, n, compile=True, **greedy),
-    }
+    on_cpu = {}
+    if device == "cpu":  # both are for a CPU alone
+        smaller, fast = int4(ours), packed(ours)
+        on_cpu = {
+            "ours, int4, compile": lambda idx, n: smaller.generate(idx, n, compile=True, **greedy),
+            "ours, packed": lambda idx, n: fast.generate(idx, n, **greedy),
+            "ours, packed, compile": lambda idx, n: fast.generate(idx, n, compile=True, **greedy),
+        }
     return {
         PEER: lambda idx, n: theirs.generate(idx, max_new_tokens=n),
         COMPILED: lambda idx, n: theirs.generate(idx, max_new_tokens=n, **static),
@@ -55,8 +59,7 @@ def ways(dtype: torch.dtype, device: str) -> dict:
         "ours": lambda idx, n: ours.generate(idx, n, **greedy),
         "ours, compile": lambda idx, n: ours.generate(idx, n, compile=True, **greedy),
         "ours, int8, compile": lambda idx, n: small.generate(idx, n, compile=True, **greedy),
-        "ours, int4, compile": lambda idx, n: smaller.generate(idx, n, compile=True, **greedy),
-    } | more
+    } | on_cpu
 
 
 class Clock:

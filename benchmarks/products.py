@@ -4,8 +4,9 @@ with all, more rows with all.
     python benchmarks/products.py --save            all of it (two minutes on two cores), kept in results/
 
 The ways are those of gpt2_book.workshop.kernels, and the packed matrices of gpt2_book.workshop.packed. For each shape as many random
-matrices as a measurement there reads, one after the other, so that most come from memory. Ways and numbers of threads take turns, round after round, so that what else the machine does strikes all of
-them alike. Each figure is the median of the rounds, with the quickest and the slowest beside it. Bandwidth is sampled between the rounds.
+matrices as a measurement there reads, one after the other, so that most come from memory. Ways and numbers of threads take turns, round
+after round, so that what else the machine does strikes all of them alike. Each figure is the median of the rounds, with the quickest and
+the slowest beside it. Bandwidth is sampled between the rounds.
 """
 
 from __future__ import annotations

@@ -237,11 +237,13 @@ def test_the_ways_that_were_measured_are_those_that_read():
             for dtype, make in ((torch.float32, copy.deepcopy), (torch.bfloat16, copy.deepcopy), (torch.float32, int8)):
                 calls.clear()
                 reader, idx, seen = FastLogits(make(tiny_gpt(dtype))), torch.arange(6).expand(rows, 6), []
+                drawn = torch.get_rng_state()
                 for end in (5, 6):
                     logits, expected = reader(idx[:, :end]), reader.model.next_logits(idx[:, :end])
                     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 if dtype == torch.float32 else 0.1)
                     seen.append(calls.count("onednn"))
                     calls.clear()
+                assert torch.equal(torch.get_rng_state(), drawn), "to measure takes nothing from the user's generator"
                 assert seen == (with_onednn if dtype == torch.float32 else [0, 0]), "in 16 bits PyTorch asks it by itself"
         monkeypatch.setattr(Planted, "fastest", lambda self, question, ways: [*ways][-1])
         used, model = [], tiny_gpt(torch.float32)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as once
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -81,8 +82,9 @@ def _for_many(layers: Sequence[Any], dtype: torch.dtype) -> str:
     numbers for that, a block at a time.
     """
     (V, C), plain = layers[0].weight.shape, type(layers[0]) is nn.Linear
-    some = layers if plain else [nn.Linear(C, min(V, 4096), bias=False, dtype=dtype)]
-    return best_product(list(some), MANY_ROWS, dtype, compiled=False)
+    block = SimpleNamespace(weight=torch.ones(min(V, 4096), C, dtype=dtype))
+    some = list(layers) if plain else [block]
+    return best_product(some, MANY_ROWS, dtype, compiled=False)
 
 
 def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled: bool,
