@@ -272,14 +272,11 @@ def _write_weights(
         stem: how the names of the files begin.
 
     Raises:
-        ValueError: when a tensor holds whole numbers, which no reader here takes, or is in
-            a library's own order.
+        ValueError: when a tensor holds whole numbers, which no reader here takes.
     """
     if whole := [name for name, x in tensors.items() if not x.is_floating_point()]:
         what = f"{whole[0]} is {tensors[whole[0]].dtype}"
         raise ValueError(f"{what}: save the model itself, not its int8 copy")
-    if opaque := [name for name, x in tensors.items() if x.layout != torch.strided]:
-        raise ValueError(f"{opaque[0]} is packed: save the model itself, not that copy")
     sizes = {name: x.numel() * x.element_size() for name, x in tensors.items()}
     shards = _split_shards(sizes, _bytes_of(max_shard_size))
     n, end = len(shards), ".safetensors"
