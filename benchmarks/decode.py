@@ -16,6 +16,7 @@ from transformers import CompileConfig, GPT2Config, GPT2LMHeadModel
 from gpt2_book.decoding import int8
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.workshop.int4 import int4
+from gpt2_book.workshop.kernels import can_onednn
 from gpt2_book.workshop.packed import packed
 
 PEER = "Hugging Face, generate"
@@ -46,12 +47,12 @@ def ways(dtype: torch.dtype, device: str) -> dict:
     static["compile_config"]._compile_all_devices = True  # they compile on a GPU only, unless they are told
     on_cpu = {}
     if device == "cpu":  # both are for a CPU alone
-        smaller, fast = int4(ours), packed(ours)
-        on_cpu = {
-            "ours, int4, compile": lambda idx, n: smaller.generate(idx, n, compile=True, **greedy),
-            "ours, packed": lambda idx, n: fast.generate(idx, n, **greedy),
-            "ours, packed, compile": lambda idx, n: fast.generate(idx, n, compile=True, **greedy),
-        }
+        smaller = int4(ours)
+        on_cpu["ours, int4, compile"] = lambda idx, n: smaller.generate(idx, n, compile=True, **greedy)
+    if device == "cpu" and can_onednn(dtype):
+        fast = packed(ours)
+        on_cpu["ours, packed"] = lambda idx, n: fast.generate(idx, n, **greedy)
+        on_cpu["ours, packed, compile"] = lambda idx, n: fast.generate(idx, n, compile=True, **greedy)
     return {
         PEER: lambda idx, n: theirs.generate(idx, max_new_tokens=n),
         COMPILED: lambda idx, n: theirs.generate(idx, max_new_tokens=n, **static),

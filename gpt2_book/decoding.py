@@ -56,6 +56,7 @@ class _Int8Linear(nn.Module):
 
     weight: Tensor
     scale: Tensor
+    few = staticmethod(multiply_and_sum)  # how few rows are multiplied, compiled
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -67,7 +68,7 @@ class _Int8Linear(nn.Module):
     def forward(self, x: Tensor, multiply: Callable[..., Tensor] = F.linear) -> Tensor:
         rows = x.numel() // x.size(-1)
         if rows <= 8 and torch.compiler.is_compiling():
-            y = multiply_and_sum(x, self.weight, self.scale)
+            y = self.few(x, self.weight, self.scale)
         else:
             # each in the type of x fits into the CPU's cache
             blocks = self.weight.split(4096)

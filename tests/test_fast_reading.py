@@ -208,7 +208,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
         for name in ("blocks", "native"):  # the last in float32 and in 16 bits
             monkeypatch.setitem(fast.PRODUCTS, name, counted(name, fast.PRODUCTS[name]))
         monkeypatch.setattr(fast, "_attend_one", counted("one query", fast._attend_one))
-        monkeypatch.setattr(fast, "by_int8", counted("int8", fast.by_int8))
+        monkeypatch.setitem(fast.INT8_PRODUCTS, "int8", counted("int8", fast.INT8_PRODUCTS["int8"]))
         for rows in (1, 3, 9):
             for dtype, off in ((torch.float32, 1e-3), (torch.bfloat16, 0.2)):
                 for make in (copy.deepcopy, int8):
@@ -253,6 +253,47 @@ def test_the_ways_that_were_measured_are_those_that_read():
         assert used == [2, 1, 1] and torch.get_num_threads() == 2, "one thread for a token, where one was faster"
     finally:
         torch.set_num_threads(threads)
+        monkeypatch.undo()
+
+
+# ../nbs/68_fast_reading.ipynb #04bb6d09
+def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
+    from gpt2_book.decoding import _Int8Linear
+    from gpt2_book.workshop import fast_reading as fast
+    from gpt2_book.workshop import kernels
+    from gpt2_book.workshop import reading as one_read
+
+    monkeypatch, seen, asked, idx = pytest.MonkeyPatch(), [], [], torch.arange(5)[None]
+    model = int8(tiny_gpt(torch.float32))
+    layers = [m for m in model.modules() if type(m) is _Int8Linear]
+    expected = model.generate(idx, 6, temperature=0)
+    step = torch.compile(fast._decode_one_fast, backend="eager", fullgraph=True, dynamic=True)
+
+
+    class Answer(str):
+        def fastest(self, question, ways):
+            asked.append((question, [*ways]))
+            return str(self) if str(self) in ways else [*ways][0]
+
+
+    def watched(*args):
+        seen.append({layer.few for layer in layers})
+        return step(*args)
+
+
+    try:
+        monkeypatch.setattr(one_read, "SMALL", 0)
+        monkeypatch.setattr(fast, "_compiled_step", lambda device: watched)
+        for way, product in fast.INT8_PRODUCTS.items():
+            for module in (kernels, fast):
+                monkeypatch.setattr(module, "choices", lambda way=way: Answer(way))
+            assert torch.equal(model.generate(idx, 6, temperature=0, compile=True), expected)
+            assert seen == [{product}] * 5, "each matrix, in each step"
+            assert not any("few" in vars(layer) for layer in layers), "nothing is left"
+            seen.clear()
+        compiled = [ways for question, ways in asked if "int8" in question and "compiled" in question]
+        assert compiled and all(ways == kernels.int8_products(torch.float32, compiled=True) for ways in compiled)
+    finally:
         monkeypatch.undo()
 
 

@@ -82,6 +82,7 @@ def test_wrong_initializations_are_caught():
 
 # ../nbs/16_init_variance.ipynb #24f009b8
 def test_loss_at_init():
+    # the formula stands in the next chapter
     V, C = 5000, 64
     torch.manual_seed(0)
     model = init_gpt2_(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache as once
 from functools import partial
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from gpt2_book.workshop.kernels import (
-    MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, by_int8, choices,
+    INT8_PRODUCTS, MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices,
     matrices_alike,
 )  # fmt: skip
 from .reading import is_large, out_of_training, reading, so_many_threads
@@ -67,6 +67,8 @@ class Ways(NamedTuple):
         attend_one: attention of one query goes by ``_attend_one``.
         threads: how many, or None for as many as there are.
         many: the name of the product where there are other rows, those of a prompt.
+        whole: the name of the product with an int8 matrix, by its shape.
+        compiled: whether it is a compiled step.
     """
 
     rows: int
@@ -75,6 +77,8 @@ class Ways(NamedTuple):
     attend_one: bool
     threads: int | None = None
     many: str = "linear"
+    whole: Mapping[tuple[int, int], str] = {}
+    compiled: bool = False
 
 
 def _for_many(layers: Sequence[Any], dtype: torch.dtype) -> str:
@@ -95,19 +99,21 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     loop = compiled and rows == 1 and size <= 4
     if not (large and cpu):
         return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
-    kinds = (nn.Linear,) if compiled else (nn.Linear, _Int8Linear)
-    alike = matrices_alike(m for m in modules if type(m) in kinds)
-    often = max(alike.values(), key=len, default=[])  # what a step does most often
+    linear, whole = (matrices_alike(m for m in modules if type(m) is kind)
+                     for kind in (nn.Linear, _Int8Linear))
+    # what a step does most often
+    often = max([*linear.values(), *whole.values()], key=len, default=[])
     many = _for_many(often, like.dtype) if often else "linear"
     if rows > MOST_ROWS:
         return Ways(rows, {}, many, size == 2, many=many)
     asks = often and not compiled
     threads = best_threads(often, rows, like.dtype) if asks else None
     with so_many_threads(threads):
-        found = {shape: best_product(layers, rows, like.dtype, compiled=compiled)
-                 for shape, layers in alike.items()}
+        found, eights = (
+            {shape: best_product(layers, rows, like.dtype, compiled=compiled)
+             for shape, layers in alike.items()} for alike in (linear, whole))
         own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
-    return Ways(rows, found, "linear", own, threads, many)
+    return Ways(rows, found, "linear", own, threads, many, eights, compiled)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
 @torch.no_grad()
@@ -225,25 +231,35 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
     there was nothing to do.
     """
     own = module.__dict__
+    if ways.compiled:  # there a function mode does all but this
+        if type(module) is not _Int8Linear or "few" in own:
+            return None
+        V, C = module.weight.shape
+        own["few"] = INT8_PRODUCTS[ways.whole.get((V, C), "loop")]
+        return partial(own.pop, "few", None)
     if ways.attend_one and own.get("attend") is F.scaled_dot_product_attention:
         own["attend"] = _attend_one
         return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
     if type(module) not in (nn.Linear, _Int8Linear) or "forward" in own:
         return None
-    way = ways.products.get(tuple(module.weight.shape), ways.other)
+    shape = module.weight.size(0), module.weight.size(1)
     if type(module) is nn.Linear:
-        if way == ways.many == "linear":
+        if ways.products.get(shape, ways.other) == ways.many == "linear":
             return None
         own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
     else:
-        if way != "int8" and ways.many == "linear":
+        few = ways.whole.get(shape)  # "own" or "int8", where it was asked
+        if few != "int8" and ways.many == "linear":
             return None
         plain = module.forward
 
         def forward(x: Tensor) -> Tensor:
-            if x.numel() != ways.rows * x.size(-1) or way not in ("own", "int8"):
+            if x.numel() != ways.rows * x.size(-1) or few is None:
                 return plain(x, PRODUCTS[ways.many])
-            return by_int8(module, x) if way == "int8" else plain(x)
+            if few == "own":
+                return plain(x)
+            y = INT8_PRODUCTS[few](x, module.weight, module.scale)
+            return (y if module.bias is None else y + module.bias).to(x.dtype)
 
         own["forward"] = forward
     return partial(own.pop, "forward", None)
@@ -322,7 +338,7 @@ class FastLogits(CachedLogits):
         where, allowed = places(new, attention_mask, self.cache)
         if _on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
-        with decoding(self.model, self.modules):
+        with decoding(self.model, self.modules, ways=ways):
             step = _compiled_step(new.device.type)
             return step(self.model, new, where, allowed, self.cache, ways).clone()
 

@@ -252,6 +252,69 @@ def choices() -> Choices:
     name = hashlib.sha256(description).hexdigest()[:16]
     return Choices(Path(pooch.os_cache("gpt2_book")) / "kernels" / f"{name}.json")
 
+# %% ../../nbs/54_kernels.ipynb #7ee4884a
+def by_words(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Multiply a few rows by an int8 matrix, in a loop that a compiler writes and that
+    reads four weights as one word. Where C is no multiple of four, the plain loop does it.
+
+    Shapes:
+        x: (..., C); weight: (V, C); scale: (V,); returns (..., V), in float32
+    """
+    V, C = weight.shape
+    if C % 4:
+        return multiply_and_sum(x, weight, scale)
+    # numbers 0, 4, 8, ... of a row in one line, 1, 5, 9, ... in the next
+    rows = x.float().reshape(-1, C // 4, 4).mT.contiguous()  # (R, 4, C / 4)
+    rows = rows.as_strided(rows.shape, rows.stride())  # finished before the loop
+    parts = weight.view(torch.float32).chunk(2 - V % 2)  # each (V or V / 2, C / 4)
+
+    def summed(row: Tensor, part: Tensor) -> Tensor:
+        word = part.view(torch.int32)
+        a, b, c, d = [q * (word << left >> 24).float()
+                      for q, left in zip(row.unbind(), (24, 16, 8, 0))]
+        return (a + b + c + d).sum(-1)
+
+    y = torch.stack([summed(row, part) for row in rows.unbind() for part in parts])
+    return (y.view(-1, V) * scale).view(*x.shape[:-1], V)
+
+
+def _ask_int8(x: Tensor, weight: Tensor) -> Tensor:
+    ones = x.new_ones(weight.size(0))
+    y = torch._weight_int8pack_mm(x.reshape(-1, x.size(-1)), weight, ones)
+    return y.view(*x.shape[:-1], -1)
+
+
+_ask_int8_whole = torch.library.custom_op("gpt2_book::ask_int8", _ask_int8, mutates_args=(),
+                                          schema="(Tensor x, Tensor weight) -> Tensor")
+
+
+@_ask_int8_whole.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.size(0))
+
+
+def by_int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Multiply rows by an int8 matrix with PyTorch's own product, in the type of ``x``."""
+    ask = _ask_int8_whole if torch.compiler.is_compiling() else _ask_int8
+    return ask(x, weight) * scale
+
+
+# ways to multiply a few rows by an int8 matrix and its scales
+INT8_PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "loop": multiply_and_sum, "words": by_words, "int8": by_int8}
+
+
+def int8_products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
+    """Name the ways to multiply a few rows of a type by an int8 matrix: first the layer's
+    own, the loop in a compiled step.
+    """
+    ways = ["loop" if compiled else "own"]
+    if compiled and sys.byteorder == "little":  # the first weight is a word's lowest byte
+        ways.append("words")
+    if dtype.itemsize <= 4 and hasattr(torch, "_weight_int8pack_mm"):
+        ways.append("int8")
+    return ways
+
 # %% ../../nbs/54_kernels.ipynb #d30f4212
 def matrices_alike(layers: Iterable[Any]) -> dict[tuple[int, int], list[Any]]:
     """Sort linear layers by the shape of their matrices, (V, C)."""
@@ -269,66 +332,60 @@ def best_product(layers: list[Any], rows: int, dtype: torch.dtype, *,
     Args:
         layers: linear layers, all in ``dtype`` or all in int8.
     """
-    question, multiply, ways = _asked(layers, rows, dtype, compiled)
-    if len(ways) == 1:
-        return next(iter(ways))
-    return choices().fastest(question, {n: partial(multiply, w) for n, w in ways.items()})
+    question, ways = _asked(layers, rows, dtype, compiled)
+    return next(iter(ways)) if len(ways) == 1 else choices().fastest(question, ways)
 
 
 def _asked(
     layers: list[Any], rows: int, dtype: torch.dtype, compiled: bool,
-) -> tuple[str, Callable[..., None], dict[str, Callable[..., Tensor]]]:  # fmt: skip
-    """Return a question, what multiplies rows by all matrices in a way, and the ways."""
+) -> tuple[str, dict[str, Callable[[], object]]]:  # fmt: skip
+    """Return a question, and each way to multiply the rows by all matrices."""
     weight, by_8 = layers[0].weight, layers[0].weight.dtype == torch.int8
     some = layers[:max(1, MOST_READ // weight.nbytes)]
     x = torch.ones(rows, 1, weight.size(1), dtype=dtype)
-
-    def multiply(product: Callable[[Any, Tensor], Tensor]) -> None:
-        for layer in some:
-            product(layer, x)
-
     question = (f"{rows} x {x.size(-1)} by {weight.size(0)} x {weight.size(1)}"
                 + ", int8" * by_8 + ", by columns" * (not weight.is_contiguous())
                 + f", {str(dtype).removeprefix('torch.')}, "
                 f"{torch.get_num_threads()} threads" + ", compiled" * compiled
                 + f", {len(some)} to read")  # a few may stay in the CPU's cache
-    ways = _ways_of_int8(dtype) if by_8 else _ways(dtype, compiled, rows)
-    return question, multiply, ways
+    names = (int8_products(dtype, compiled=compiled) if by_8 else
+             products(dtype, compiled=compiled, rows=rows))
+    by = _by_compiled if compiled and len(names) > 1 else _by
+    return question, {name: partial(_multiply_all, by(name, by_8), some, x)
+                      for name in names}
 
 # %% ../../nbs/54_kernels.ipynb #e0c345b1
-def _ways(dtype: torch.dtype, compiled: bool,
-          rows: int = 1) -> dict[str, Callable[[Any, Tensor], Tensor]]:
-    """Return each way as a function of a layer and of rows."""
-    def of(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-        # detached, one compiled loop with variable sizes serves all shapes
-        return lambda layer, x: product(x, layer.weight.detach())
-
-    return {name: of(_compiled_loop() if name == "loop" else PRODUCTS[name])
-            for name in products(dtype, compiled=compiled, rows=rows)}
+def _multiply_all(product: Callable[..., Tensor], layers: list[Any], x: Tensor) -> None:
+    for layer in layers:
+        product(layer, x)
 
 
 @once
-def _compiled_loop() -> Callable[[Tensor, Tensor], Tensor]:
+def _by(name: str, by_8: bool) -> Callable[[Any, Tensor], Tensor]:
+    """Return a way as a function of a layer and of rows."""
+    if name == "own":
+        return lambda layer, x: type(layer).forward(layer, x)
+    if by_8:
+        return lambda layer, x: INT8_PRODUCTS[name](x, layer.weight, layer.scale)
+    return lambda layer, x: PRODUCTS[name](x, layer.weight)
+
+
+@once
+def _by_compiled(name: str, by_8: bool) -> Callable[[Any, Tensor], Tensor]:
+    """Return a way as ``_by`` does, compiled for each shape as a step is."""
     import torch._dynamo.config as dynamo  # takes a second to load
 
     limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
-    return dynamo.patch({limit: 64})(torch.compile(by_loop, dynamic=True))
+    product = INT8_PRODUCTS[name] if by_8 else PRODUCTS[name]
 
+    def multiply(x: Tensor, *matrix: Tensor) -> Tensor:
+        return product(x, *matrix)
 
-def by_int8(layer: Any, x: Tensor) -> Tensor:
-    """Multiply rows by the int8 matrix of a layer with PyTorch's own product."""
-    ones = x.new_ones(layer.weight.size(0))
-    y = torch._weight_int8pack_mm(x.reshape(-1, x.size(-1)), layer.weight, ones)
-    y = (y * layer.scale).view(*x.shape[:-1], -1)
-    return (y if layer.bias is None else y + layer.bias).to(x.dtype)
-
-
-def _ways_of_int8(dtype: torch.dtype) -> dict[str, Callable[[Any, Tensor], Tensor]]:
-    ways: dict[str, Callable[[Any, Tensor], Tensor]] = {
-        "own": lambda layer, x: type(layer).forward(layer, x)}
-    if dtype.itemsize <= 4 and hasattr(torch, "_weight_int8pack_mm"):
-        ways["int8"] = by_int8
-    return ways
+    fast = dynamo.patch({limit: 200})(torch.compile(multiply, dynamic=False))
+    if by_8:
+        return lambda layer, x: fast(x, layer.weight, layer.scale)
+    # detached, a matrix is like any other of its shape
+    return lambda layer, x: fast(x, layer.weight.detach())
 
 # %% ../../nbs/54_kernels.ipynb #dd913da6
 def _told(kept: Choices) -> str:
@@ -354,11 +411,11 @@ def best_threads(layers: list[Any], rows: int, dtype: torch.dtype) -> int:
     """
     most = torch.get_num_threads()
     counts = [most >> i for i in range(most.bit_length())]  # most, most // 2, ..., 1
-    question, multiply, products = _asked(layers, rows, dtype, compiled=False)
+    question, products = _asked(layers, rows, dtype, compiled=False)
 
-    def work(product: Callable[[Any, Tensor], Tensor], n: int) -> None:
+    def work(multiply: Callable[[], object], n: int) -> None:
         torch.set_num_threads(n)
-        multiply(product)
+        multiply()
 
     ways: dict[str, Callable[[], object]] = {}
     try:
