@@ -262,6 +262,7 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
     from gpt2_book.workshop import fast_reading as fast
     from gpt2_book.workshop import kernels
     from gpt2_book.workshop import reading as one_read
+    from gpt2_book.workshop.words import int8_products
 
     monkeypatch, seen, asked, idx = pytest.MonkeyPatch(), [], [], torch.arange(5)[None]
     model = int8(tiny_gpt(torch.float32))
@@ -292,7 +293,7 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
             assert not any("few" in vars(layer) for layer in layers), "nothing is left"
             seen.clear()
         compiled = [ways for question, ways in asked if "int8" in question and "compiled" in question]
-        assert compiled and all(ways == kernels.int8_products(torch.float32, compiled=True) for ways in compiled)
+        assert compiled and all(ways == int8_products(torch.float32, compiled=True) for ways in compiled)
     finally:
         monkeypatch.undo()
 

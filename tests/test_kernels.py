@@ -171,25 +171,6 @@ def test_what_was_measured_is_told_with_what_is_taken():
     assert said.returncode == 0 and said.stdout.splitlines()[0].endswith(".json"), said.stderr
 
 
-# ../nbs/54_kernels.ipynb #edda0d23
-def test_every_way_to_multiply_by_int8_is_the_layer_itself():
-    from gpt2_book.decoding import _Int8Linear
-    from gpt2_book.workshop.kernels import INT8_PRODUCTS, by_words, int8_products
-
-    torch.manual_seed(0)
-    for dtype, off in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
-        for V, C in ((48, 32), (47, 32), (1, 4), (48, 30)):
-            layer = _Int8Linear(torch.nn.Linear(C, V, bias=False).to(dtype)).requires_grad_(False)
-            layer.weight[0, :4] = torch.tensor([-127, 127, -1, 0])  # each with its sign
-            for shape in ((1, 1, C), (3, 2, C)):
-                x = torch.randn(shape).to(dtype)
-                for name in {*int8_products(dtype, compiled=True)} - {"int8"} | ({"int8"} if C % 32 == 0 else set()):
-                    y = INT8_PRODUCTS[name](x, layer.weight, layer.scale)
-                    torch.testing.assert_close(y.to(dtype), layer(x), rtol=off, atol=off)
-    assert int8_products(torch.float64, compiled=False) == ["own"] and int8_products(torch.float32, compiled=False) == ["own", "int8"]
-    assert by_words(x, layer.weight, layer.scale).dtype == torch.float32
-
-
 # ../nbs/54_kernels.ipynb #c3c6d6c4
 def test_each_shape_is_one_question():
     import gpt2_book.workshop.kernels as kernels

@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from gpt2_book.workshop.kernels import (
-    INT8_PRODUCTS, MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices,
-    matrices_alike,
+    MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices, matrices_alike,
 )  # fmt: skip
 from .reading import is_large, out_of_training, reading, so_many_threads
+from .words import INT8_PRODUCTS
 
 # %% auto #0
 __all__ = ['FastLogits']
@@ -68,7 +68,6 @@ class Ways(NamedTuple):
         threads: how many, or None for as many as there are.
         many: the name of the product where there are other rows, those of a prompt.
         whole: the name of the product with an int8 matrix, by its shape.
-        compiled: whether it is a compiled step.
     """
 
     rows: int
@@ -101,8 +100,7 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
         return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
     linear, whole = (matrices_alike(m for m in modules if type(m) is kind)
                      for kind in (nn.Linear, _Int8Linear))
-    # what a step does most often
-    often = max([*linear.values(), *whole.values()], key=len, default=[])
+    often = max([*linear.values(), *whole.values()], key=len, default=[])  # in a step
     many = _for_many(often, like.dtype) if often else "linear"
     if rows > MOST_ROWS:
         return Ways(rows, {}, many, size == 2, many=many)
@@ -231,38 +229,37 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
     there was nothing to do.
     """
     own = module.__dict__
-    if ways.compiled:  # there a function mode does all but this
-        if type(module) is not _Int8Linear or "few" in own:
-            return None
-        V, C = module.weight.shape
-        own["few"] = INT8_PRODUCTS[ways.whole.get((V, C), "loop")]
-        return partial(own.pop, "few", None)
+    if type(module) is _Int8Linear:
+        return _quicken_int8(module, ways, ways.whole.get((*module.weight.shape,)))
+    if ways.compiled:  # there a function mode does the rest
+        return None
     if ways.attend_one and own.get("attend") is F.scaled_dot_product_attention:
         own["attend"] = _attend_one
         return partial(own.__setitem__, "attend", F.scaled_dot_product_attention)
-    if type(module) not in (nn.Linear, _Int8Linear) or "forward" in own:
+    if type(module) is not nn.Linear or "forward" in own:
         return None
-    shape = module.weight.size(0), module.weight.size(1)
-    if type(module) is nn.Linear:
-        if ways.products.get(shape, ways.other) == ways.many == "linear":
-            return None
-        own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
-    else:
-        few = ways.whole.get(shape)  # "own" or "int8", where it was asked
-        if few != "int8" and ways.many == "linear":
-            return None
-        plain = module.forward
-
-        def forward(x: Tensor) -> Tensor:
-            if x.numel() != ways.rows * x.size(-1) or few is None:
-                return plain(x, PRODUCTS[ways.many])
-            if few == "own":
-                return plain(x)
-            y = INT8_PRODUCTS[few](x, module.weight, module.scale)
-            return (y if module.bias is None else y + module.bias).to(x.dtype)
-
-        own["forward"] = forward
+    if ways.products.get((*module.weight.shape,), ways.other) == ways.many == "linear":
+        return None
+    own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
     return partial(own.pop, "forward", None)
+
+
+def _quicken_int8(layer: Any, ways: Ways, few: str | None) -> Callable[[], object] | None:
+    """The same for a layer in int8; ``few`` names the product of few rows, if asked."""
+    own, name = layer.__dict__, "few" if ways.compiled else "forward"
+    if name in own or few in (None, "own", "loop") and ways.many == "linear":
+        return None
+
+    def forward(x: Tensor) -> Tensor:
+        if few is None or x.numel() != ways.rows * x.size(-1):
+            return type(layer).forward(layer, x, PRODUCTS[ways.many])
+        if few == "own":
+            return type(layer).forward(layer, x)
+        y = INT8_PRODUCTS[few](x, layer.weight, layer.scale)
+        return (y if layer.bias is None else y + layer.bias).to(x.dtype)
+
+    own[name] = INT8_PRODUCTS[few or "loop"] if ways.compiled else forward
+    return partial(own.pop, name, None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6
 @contextmanager

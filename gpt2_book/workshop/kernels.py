@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..decoding import multiply_and_sum
 from .files import whole_file
+from .words import INT8_PRODUCTS, int8_products
 
 # %% auto #0
 __all__ = []
@@ -251,69 +252,6 @@ def choices() -> Choices:
     description = json.dumps(machine(), sort_keys=True).encode()
     name = hashlib.sha256(description).hexdigest()[:16]
     return Choices(Path(pooch.os_cache("gpt2_book")) / "kernels" / f"{name}.json")
-
-# %% ../../nbs/54_kernels.ipynb #7ee4884a
-def by_words(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Multiply a few rows by an int8 matrix, in a loop that a compiler writes and that
-    reads four weights as one word. Where C is no multiple of four, the plain loop does it.
-
-    Shapes:
-        x: (..., C); weight: (V, C); scale: (V,); returns (..., V), in float32
-    """
-    V, C = weight.shape
-    if C % 4:
-        return multiply_and_sum(x, weight, scale)
-    # numbers 0, 4, 8, ... of a row in one line, 1, 5, 9, ... in the next
-    rows = x.float().reshape(-1, C // 4, 4).mT.contiguous()  # (R, 4, C / 4)
-    rows = rows.as_strided(rows.shape, rows.stride())  # finished before the loop
-    parts = weight.view(torch.float32).chunk(2 - V % 2)  # each (V or V / 2, C / 4)
-
-    def summed(row: Tensor, part: Tensor) -> Tensor:
-        word = part.view(torch.int32)
-        a, b, c, d = [q * (word << left >> 24).float()
-                      for q, left in zip(row.unbind(), (24, 16, 8, 0))]
-        return (a + b + c + d).sum(-1)
-
-    y = torch.stack([summed(row, part) for row in rows.unbind() for part in parts])
-    return (y.view(-1, V) * scale).view(*x.shape[:-1], V)
-
-
-def _ask_int8(x: Tensor, weight: Tensor) -> Tensor:
-    ones = x.new_ones(weight.size(0))
-    y = torch._weight_int8pack_mm(x.reshape(-1, x.size(-1)), weight, ones)
-    return y.view(*x.shape[:-1], -1)
-
-
-_ask_int8_whole = torch.library.custom_op("gpt2_book::ask_int8", _ask_int8, mutates_args=(),
-                                          schema="(Tensor x, Tensor weight) -> Tensor")
-
-
-@_ask_int8_whole.register_fake
-def _(x: Tensor, weight: Tensor) -> Tensor:
-    return x.new_empty(*x.shape[:-1], weight.size(0))
-
-
-def by_int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Multiply rows by an int8 matrix with PyTorch's own product, in the type of ``x``."""
-    ask = _ask_int8_whole if torch.compiler.is_compiling() else _ask_int8
-    return ask(x, weight) * scale
-
-
-# ways to multiply a few rows by an int8 matrix and its scales
-INT8_PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "loop": multiply_and_sum, "words": by_words, "int8": by_int8}
-
-
-def int8_products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
-    """Name the ways to multiply a few rows of a type by an int8 matrix: first the layer's
-    own, the loop in a compiled step.
-    """
-    ways = ["loop" if compiled else "own"]
-    if compiled and sys.byteorder == "little":  # the first weight is a word's lowest byte
-        ways.append("words")
-    if dtype.itemsize <= 4 and hasattr(torch, "_weight_int8pack_mm"):
-        ways.append("int8")
-    return ways
 
 # %% ../../nbs/54_kernels.ipynb #d30f4212
 def matrices_alike(layers: Iterable[Any]) -> dict[tuple[int, int], list[Any]]:
