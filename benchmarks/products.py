@@ -36,9 +36,9 @@ def ways(dtype: torch.dtype, layers: list[torch.nn.Linear], own: dict, rows: int
 
         return multiply
 
-    named = kernels._ways(dtype, compiled=False, rows=rows)
+    named = {name: kernels._by(name, False) for name in kernels.products(dtype, compiled=False, rows=rows)}
     if rows <= kernels.MOST_ROWS:
-        named["loop"] = kernels._ways(dtype, compiled=True)["loop"]
+        named["loop"] = kernels._by_compiled("loop", False)
     found = {way: by(product) for way, product in named.items()}
     if kernels.can_onednn(dtype):
         found["onednn"] = by(lambda layer, x: kernels.PRODUCTS["onednn"](x, layer.weight.detach()))

@@ -78,9 +78,12 @@ class _Int8Linear(nn.Module):
 
 # %% ../nbs/24_fast_decoding.ipynb #6dae2fdb
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row to whole numbers of -127 to 127 times a factor: (V, C) int8, (V,)."""
-    scale = weight.detach().float().abs().amax(-1).clamp(min=1e-12) / 127  # (V,)
-    return (weight.detach().float() / scale[:, None]).round().to(torch.int8), scale
+    """Round each row to whole numbers of -127 to 127 times a factor: (V, C) int8, row by
+    row in memory, and (V,).
+    """
+    exact = weight.detach().float().contiguous()  # a mapped file has columns
+    scale = exact.abs().amax(-1).clamp(min=1e-12) / 127  # (V,)
+    return (exact / scale[:, None]).round().to(torch.int8), scale
 
 # %% ../nbs/24_fast_decoding.ipynb #cfdd713a
 class _Int8Embedding(nn.Module):

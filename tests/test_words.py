@@ -13,7 +13,9 @@ def test_every_way_to_multiply_by_int8_is_the_layer_itself():
     torch.manual_seed(0)
     for dtype, off in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
         for V, C in ((48, 32), (47, 32), (1, 4), (48, 30)):
-            layer = _Int8Linear(torch.nn.Linear(C, V, bias=False).to(dtype)).requires_grad_(False)
+            exact = torch.nn.Linear(C, V, bias=False).to(dtype)
+            exact.weight.data = exact.weight.data.T.contiguous().T  # laid out by columns, as one that is mapped from a file
+            layer = _Int8Linear(exact).requires_grad_(False)
             layer.weight[0, :4] = torch.tensor([-127, 127, -1, 0])  # each with its sign
             for shape in ((1, 1, C), (3, 2, C)):
                 x = torch.randn(shape).to(dtype)
