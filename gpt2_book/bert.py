@@ -279,12 +279,12 @@ class BertForPreTraining(SavedBert):
 
     def loss(self, idx: Tensor, labels: Tensor, next_labels: Tensor | None = None,
              **how: Tensor | None) -> Tensor:  # fmt: skip
-        """Return the mean loss at the masked positions, plus that of the next sentence, in
+        """Return the mean loss at the chosen positions, plus that of the next sentence, in
         nats.
 
         Args:
-            labels: the tokens that were masked, -100 elsewhere. Logits are computed for
-                these positions alone.
+            labels: the tokens at the chosen positions, -100 elsewhere. Logits are computed
+                for the chosen ones alone.
             next_labels: 0 where the second text follows, 1 where it does not.
             how: attention_mask and segments.
 
@@ -310,7 +310,8 @@ def mean_pool(x: Tensor, attention_mask: Tensor) -> Tensor:
     Shapes:
         x (B, T, C) and attention_mask (B, T) to (B, C)
 
-    Source: Reimers and Gurevych (2019), section 3.
+    Source: the mean: Reimers and Gurevych (2019), section 3; the length: as
+    all-MiniLM-L6-v2 has it.
     """
     real = (attention_mask != 0)[..., None].to(x)  # (B, T, 1)
     return F.normalize((x * real).sum(1) / real.sum(1), dim=-1)  # (B, C)

@@ -16,7 +16,7 @@ def init_gpt2_(module: nn.Module, *, n_layer: int, std: float = 0.02) -> nn.Modu
 
     Matrices (linear layers and embeddings) come from N(0, std). The matrix of any layer
     called ``c_proj``, which writes into the residual stream, comes from
-    N(0, std / sqrt(2 n_layer)). Biases become zeros and the gains of norms ones. A weight
+    N(0, std / sqrt(2 n_layer)). Biases become zeros and the scales of norms ones. A weight
     that two layers share is drawn once.
 
     Shapes:

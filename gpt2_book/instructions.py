@@ -50,6 +50,68 @@ def add_special_tokens(
     grown.load_state_dict(state)
     return grown.train(model.training), wider
 
+# %% ../nbs/61_instructions.ipynb #61000020
+Row = tuple[list[int], list[bool]]  # tokens, and which of them are of an answer
+
+
+def answer_batch(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of chats; a target is -100 where nothing is learned.
+
+    Shapes:
+        inputs and targets: (B, T) int64, with T one less than the longest row
+    """
+    inputs = [tokens[:-1] for tokens, _ in rows]
+    targets = [[token if mine else -100 for token, mine in zip(tokens[1:], answered[1:])]
+               for tokens, answered in rows]
+    # what follows a row is never a target, nor seen by one, so any token will do
+    return pad_rows(inputs, value=0)[0], pad_rows(targets, value=-100)[0]
+
+# %% ../nbs/61_instructions.ipynb #61000027
+_NAMES = ("Ada", "Agnes", "Alice", "Amelia", "Anna", "Beatrice", "Bella", "Cora", "Adam",
+          "Albert", "Alfred", "Anton", "Arthur", "Ben", "Bruno", "Carl")  # fmt: skip
+_PLACES = ("kitchen", "garden", "barn", "attic", "cellar", "library", "stable", "hall")
+_THINGS = ("ball", "book", "flute", "drum", "lamp", "map", "key", "ring", "coin", "kite",
+           "doll", "clock", "hat", "letter", "mirror", "mug", "violin", "bell", "crown",
+           "rope", "vase", "torch", "spade", "candle", "feather")  # fmt: skip
+KINDS = ("add", "sort", "spell", "read")
+
+
+def _question(draw: random.Random, kind: str) -> tuple[str, str]:
+    """Return a question of a kind, and its answer."""
+    if kind == "add":
+        a, b = draw.randrange(10), draw.randrange(10)
+        return f"What is {a} + {b}?", f"{a + b}"
+    if kind == "sort":
+        digits = draw.sample("0123456789", 3)
+        return f"Sort {' '.join(digits)}.", " ".join(sorted(digits))
+    if kind == "spell":
+        word = draw.choice(_THINGS)
+        return f"Spell {word}.", " ".join(word)
+    who, what, where = (draw.choice(w) for w in (_NAMES, _THINGS, _PLACES))
+    asked = {"Who took it?": who, "What was taken?": f"the {what}",
+             "Where is it now?": f"in the {where}"}  # fmt: skip
+    question = draw.choice(list(asked))
+    sentence = f"Then {who} took the {what} to the {where}."
+    return f"{sentence} {question}", f"It was {asked[question]}."
+
+
+def make_chats(n: int, *, seed: int, kinds: Sequence[str] = KINDS,
+               held_out: bool = False) -> list[list[dict[str, str]]]:
+    """Return chats of one question and its answer; held-out questions, and the sentences
+    that they ask about, are never others.
+    """
+    draw = random.Random(seed)
+    chats: list[list[dict[str, str]]] = []
+    while len(chats) < n:
+        question, answer = _question(draw, draw.choice(list(kinds)))
+        about = question.split(". ")[0]  # of a sentence and a question, the sentence
+        # in order of letters, so that 6 + 2 goes where 2 + 6 goes
+        letters = "".join(sorted(about)).encode()
+        if (zlib.crc32(letters) % 5 == 3) == held_out:
+            chats.append([{"role": "user", "content": question},
+                          {"role": "assistant", "content": answer}])
+    return chats
+
 # %% ../nbs/61_instructions.ipynb #61000018
 def check_chat(messages: Sequence[Mapping[str, str]], *, special: Sequence[str] = (),
                answered: bool = False) -> None:
@@ -186,68 +248,6 @@ def encode_chat(
     if messages and messages[-1]["role"] != "assistant":
         add(template.render(messages, add_generation_prompt=True), False)
     return tokens, answered
-
-# %% ../nbs/61_instructions.ipynb #61000020
-Row = tuple[list[int], list[bool]]  # tokens, and which of them are of an answer
-
-
-def answer_batch(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of chats; a target is -100 where nothing is learned.
-
-    Shapes:
-        inputs and targets: (B, T) int64, with T one less than the longest row
-    """
-    inputs = [tokens[:-1] for tokens, _ in rows]
-    targets = [[token if mine else -100 for token, mine in zip(tokens[1:], answered[1:])]
-               for tokens, answered in rows]
-    # what follows a row is never a target, nor seen by one, so any token will do
-    return pad_rows(inputs, value=0)[0], pad_rows(targets, value=-100)[0]
-
-# %% ../nbs/61_instructions.ipynb #61000027
-_NAMES = ("Ada", "Agnes", "Alice", "Amelia", "Anna", "Beatrice", "Bella", "Cora", "Adam",
-          "Albert", "Alfred", "Anton", "Arthur", "Ben", "Bruno", "Carl")  # fmt: skip
-_PLACES = ("kitchen", "garden", "barn", "attic", "cellar", "library", "stable", "hall")
-_THINGS = ("ball", "book", "flute", "drum", "lamp", "map", "key", "ring", "coin", "kite",
-           "doll", "clock", "hat", "letter", "mirror", "mug", "violin", "bell", "crown",
-           "rope", "vase", "torch", "spade", "candle", "feather")  # fmt: skip
-KINDS = ("add", "sort", "spell", "read")
-
-
-def _question(draw: random.Random, kind: str) -> tuple[str, str]:
-    """Return a question of a kind, and its answer."""
-    if kind == "add":
-        a, b = draw.randrange(10), draw.randrange(10)
-        return f"What is {a} + {b}?", f"{a + b}"
-    if kind == "sort":
-        digits = draw.sample("0123456789", 3)
-        return f"Sort {' '.join(digits)}.", " ".join(sorted(digits))
-    if kind == "spell":
-        word = draw.choice(_THINGS)
-        return f"Spell {word}.", " ".join(word)
-    who, what, where = (draw.choice(w) for w in (_NAMES, _THINGS, _PLACES))
-    asked = {"Who took it?": who, "What was taken?": f"the {what}",
-             "Where is it now?": f"in the {where}"}  # fmt: skip
-    question = draw.choice(list(asked))
-    sentence = f"Then {who} took the {what} to the {where}."
-    return f"{sentence} {question}", f"It was {asked[question]}."
-
-
-def make_chats(n: int, *, seed: int, kinds: Sequence[str] = KINDS,
-               held_out: bool = False) -> list[list[dict[str, str]]]:
-    """Return chats of one question and its answer; held-out questions, and the sentences
-    that they ask about, are never others.
-    """
-    draw = random.Random(seed)
-    chats: list[list[dict[str, str]]] = []
-    while len(chats) < n:
-        question, answer = _question(draw, draw.choice(list(kinds)))
-        about = question.split(". ")[0]  # of a sentence and a question, the sentence
-        # in order of letters, so that 6 + 2 goes where 2 + 6 goes
-        letters = "".join(sorted(about)).encode()
-        if (zlib.crc32(letters) % 5 == 3) == held_out:
-            chats.append([{"role": "user", "content": question},
-                          {"role": "assistant", "content": answer}])
-    return chats
 
 # %% ../nbs/61_instructions.ipynb #6100002a
 class ChatLoader:

@@ -194,7 +194,8 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
 def forward_flops(config: GPTConfig, n_tokens: int | None = None) -> dict[str, int]:
     """Count the floating-point operations of a pass over ``n_tokens``, or a full context.
 
-    Source: Kaplan et al. (2020), section 2.1, and the two products of attention on top.
+    Source: Kaplan et al. (2020), section 2.1; counted here are also the head and all
+    of attention's products.
     """
     T, L, C = n_tokens or config.block_size, config.n_layer, config.n_embd
     return {
