@@ -52,7 +52,8 @@ class AttentionOnly(nn.Module):
     Raises:
         ValueError: when a row is longer than ``block_size``.
 
-    Source: Elhage et al. (2021), who leave out norms and biases.
+    Source: Elhage et al. (2021), who leave out norms and biases, and keep positions out of
+    the stream.
     """
 
     def __init__(self, *, vocab_size: int = 64, block_size: int = 64, n_layer: int = 2,
