@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py                 every part that has not passed yet on this GPU with this package
     python benchmarks/gpu.py --list          the parts, and which have passed
-    python benchmarks/gpu.py decode-float32 tests    these parts, also where they have passed
+    python benchmarks/gpu.py decode-float32-1 tests  these parts, also where they have passed
+    python benchmarks/gpu.py --jobs 8                eight parts at a time; those that look at the clock come last, one by one
 
 Each part is a command of its own. What it says goes to `_build/gpu/PART.log`; whether it passed, and how long it took, to
 `results/gpu-NAME-OF-THE-GPU.json`, with the machine. The benchmarks among them add their figures to `results/decode-NAME.json`
@@ -18,6 +19,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +40,7 @@ class Part:
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    timed: bool = False  # it looks at the clock, so nothing else may run
 
     def run(self) -> dict:
         """Run it, keep what it says, and return whether and how it ended. What it started is stopped with it."""
@@ -80,9 +84,11 @@ def all_parts() -> list[Part]:
     for dtype in ("bfloat16", "float16", "float32"):
         for batch in ("1", "8"):
             how = ("--dtype", dtype, "--batch", batch, "--save")
-            parts.append(Part(f"decode-{dtype}-{batch}", ("benchmarks/decode.py", *how)))
+            parts.append(Part(f"decode-{dtype}-{batch}", ("benchmarks/decode.py", *how), timed=True))
     for precision in ("bfloat16", "float16"):
-        parts.append(Part(f"train-{precision}", ("benchmarks/train.py", "--precision", precision, "--save")))
+        how = ("--precision", precision, "--save")
+        parts.append(Part(f"train-{precision}", ("benchmarks/train.py", *how), timed=True))
+    parts.append(Part("larger", ("benchmarks/larger.py", "--save")))
     notebooks = sorted((ROOT / "nbs").glob("*.ipynb"))
     return parts + [notebook_part(path) for path in notebooks]
 
@@ -109,12 +115,24 @@ def read(file: Path, current: str) -> dict:
     return kept["parts"] if kept["key"] == current else {}
 
 
+def run_parts(parts: Mapping[str, Part], names: list[str], jobs: int) -> Iterator[tuple[str, dict]]:
+    """Run parts, ``jobs`` at a time and those that look at the clock one by one after them; yield each as it ends."""
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(parts[name].run): name for name in names if not parts[name].timed or jobs == 1}
+        for done in as_completed(running):
+            yield running[done], done.result()
+    for name in names if jobs > 1 else ():
+        if parts[name].timed:
+            yield name, parts[name].run()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "parts", nargs="*", help="parts to run, whether or not they have passed; all that have not by default"
     )
     parser.add_argument("--list", action="store_true", help="write the parts and stop")
+    parser.add_argument("--jobs", type=int, default=1, help="parts at a time, of those that do not look at the clock (1)")
     args = parser.parse_args()
     parts = {part.name: part for part in all_parts()}
     if unknown := [name for name in args.parts if name not in parts]:
@@ -131,10 +149,9 @@ def main() -> int:
         for name in parts:
             print(f"{name:32} {'passed' if done.get(name, {}).get('passed') else 'to run'}")
         return 0
-    for name in args.parts or [n for n in parts if not done.get(n, {}).get("passed")]:
-        print(f"{name:32} ", end="", flush=True)
-        done[name] = parts[name].run()
-        print("{ended}, {seconds} s: {last_line}".format(**done[name])[:140], flush=True)
+    names = args.parts or [n for n in parts if not done.get(n, {}).get("passed")]
+    for name, done[name] in run_parts(parts, names, max(1, args.jobs)):
+        print(f"{name:32} {'{ended}, {seconds} s: {last_line}'.format(**done[name])}"[:172], flush=True)
         write_results(file, {"machine": machine, "key": current, "parts": {n: done[n] for n in parts if n in done}})
     failed = [name for name in parts if name in done and not done[name]["passed"]]
     print(

@@ -162,6 +162,7 @@ def _steps(
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
     stops, filling = stops_and_pad(stop_tokens, pad, idx.device)
+    choose_by = getattr(logits_of, "choose", choose)  # a reader may have a way of its own
     stopped, broken_at = torch.zeros_like(text[:, :1]).bool(), idx.new_full((B,), -1)
     for t in range(T, T + n):
         real = None if mask is None else mask[:, :t]
@@ -169,7 +170,7 @@ def _steps(
         if repetition_penalty != 1:
             logits = penalize_repetition(logits, text[:, :t], repetition_penalty,
                                          attention_mask=real)
-        chosen, logits = choose(logits, temperature, generator, filters)
+        chosen, logits = choose_by(logits, temperature, generator, filters)
         broken_at = broken_at.where((broken_at >= 0) | ~broken_rows(logits), t)
         if not patient or logits.device.type == "cpu":
             refuse_rows(broken_at >= 0, broken_at)

@@ -132,7 +132,7 @@ def penalize_repetition(logits: Tensor, idx: Tensor, penalty: float, *,
 Generators = torch.Generator | Sequence[torch.Generator] | None
 
 
-def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Tensor:
+def uniform(rows: int, generator: Generators, device: torch.device | str) -> Tensor:
     """Draw one number of [0, 1) for each row: all from one generator, or each from the
     row's own.
 
@@ -153,7 +153,7 @@ def _uniform(rows: int, generator: Generators, device: torch.device | str) -> Te
     if len(generator) != rows:
         raise ValueError(
             f"{len(generator)} generators for {rows} rows; give one, or one for each row")
-    return torch.cat([_uniform(1, own, device) for own in generator])  # (rows, 1)
+    return torch.cat([uniform(1, own, device) for own in generator])  # (rows, 1)
 
 # %% ../nbs/22_sampling.ipynb #b2c1d0e9
 def broken_rows(logits: Tensor) -> Tensor:
@@ -191,14 +191,13 @@ def draw(logits: Tensor, *, generator: Generators = None) -> Tensor:
             one for each row.
     """
     refuse_rows(broken_rows(logits))
-    return _draw(logits, generator)
+    return draw_at(logits, uniform(len(logits), generator, logits.device))
 
 
-def _draw(logits: Tensor, generator: Generators) -> Tensor:
-    """``draw`` without a look at the logits; what it draws from a broken row is some
-    token.
+def draw_at(logits: Tensor, u: Tensor) -> Tensor:
+    """``draw`` by the numbers ``u`` of [0, 1), (B, 1), and without a look at the logits;
+    what it draws from a broken row is some token.
     """
-    u = _uniform(logits.size(0), generator, logits.device)  # (B, 1)
     cumulative = logits.softmax(-1).cumsum(-1, dtype=u.dtype)  # (B, V)
     thrown = (1 - u) * cumulative[:, -1:]  # (B, 1)
     # the first that reaches it
@@ -248,7 +247,8 @@ def choose(
     if temperature == 0:
         return logits.argmax(-1, keepdim=True), logits  # (B, 1)
     logits = filter_logits(logits, temperature=temperature, **filters)
-    return _draw(logits, generator), logits
+    u = uniform(logits.size(0), generator, logits.device)  # (B, 1)
+    return draw_at(logits, u), logits
 
 # %% ../nbs/22_sampling.ipynb #89bc0116
 def sample_token(

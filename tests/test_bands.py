@@ -180,7 +180,7 @@ def test_all_of_a_ring_can_be_shown():
     """As a recorded step asks for: shapes that do not change, and a mask that hides what is empty."""
     from gpt2_book.decoding import decode_one
     from gpt2_book.kv_cache import places
-    from gpt2_book.workshop.fast_reading import show_all
+    from gpt2_book.workshop.on_a_graph import show_all
 
     model, idx = banded(n_layer=2), torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(1))
     real = torch.arange(20) >= torch.tensor([0, 3])[:, None]

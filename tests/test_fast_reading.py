@@ -345,11 +345,12 @@ def test_many_kinds_of_models_and_batches_can_be_compiled(without_a_compiler):
 
 
 def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compiler):
-    from gpt2_book.workshop.fast_reading import Ways, _decode_one_fast, _keep_in_place, show_all
     from gpt2_book.kv_cache import places
+    from gpt2_book.workshop.fast_reading import Ways, _decode_one_fast
+    from gpt2_book.workshop.on_a_graph import keep_in_place, show_all
 
     model, idx = tiny_gpt(), torch.arange(20)[None]
-    cache, shapes = _keep_in_place(model.empty_cache()), set()
+    cache, shapes = keep_in_place(model.empty_cache()), set()
     kept = [layer.keys.data_ptr() for layer in cache.layers]
     for t in range(20):
         where, allowed = places(idx[:, t : t + 1], None, cache)
@@ -360,8 +361,8 @@ def test_the_compiled_step_keeps_its_shapes_where_all_is_shown(without_a_compile
     assert len(shapes) == 1 and kept == [layer.keys.data_ptr() for layer in cache.layers]
 
 
-@pytest.mark.parametrize("_on_a_graph", [False, True])
-def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, _on_a_graph):
+@pytest.mark.parametrize("on_a_graph", [False, True])
+def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, on_a_graph):
     """As on a GPU, where the cache's memory belongs to the graph: a new one for each text was a new graph for each."""
     import copy
 
@@ -369,8 +370,8 @@ def test_a_hundred_texts_compile_once(without_a_compiler, monkeypatch, _on_a_gra
 
     import gpt2_book.workshop.fast_reading
 
-    if _on_a_graph:
-        monkeypatch.setattr("gpt2_book.workshop.fast_reading._on_a_graph", lambda device: True)
+    if on_a_graph:
+        monkeypatch.setattr("gpt2_book.workshop.fast_reading.on_a_graph", lambda device: True)
     model, idx, graphs, made = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(4)[None], [], []
     monkeypatch.setattr(
         "gpt2_book.beam.KVCache", lambda *shape, **how: made.append(KVCache(*shape, **how)) or made[-1]

@@ -21,9 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
+from ..sampling import Generators, choose
 from gpt2_book.workshop.kernels import (
     MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices, matrices_alike,
 )  # fmt: skip
+from .on_a_graph import choose_on_graph, keep_in_place, on_a_graph, show_all
 from .reading import is_large, out_of_training, reading, so_many_threads
 from .words import INT8_PRODUCTS
 
@@ -97,7 +99,8 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     cpu, size = like.device.type == "cpu", like.dtype.itemsize
     loop = compiled and rows == 1 and size <= 4
     if not (large and cpu):
-        return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2)
+        return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2,
+                    compiled=compiled)
     linear, whole = (matrices_alike(m for m in modules if type(m) is kind)
                      for kind in (nn.Linear, _Int8Linear))
     often = max([*linear.values(), *whole.values()], key=len, default=[])  # in a step
@@ -199,30 +202,6 @@ def _compiled_step(device: str) -> Callable[..., Tensor]:
                          **how)
     return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
 
-# %% ../../nbs/68_fast_reading.ipynb #2d7b4e91
-def _keep_in_place(cache: KVCache) -> KVCache:
-    """Promise the compiler that the cache's memory stays, for a CUDA graph to write to.
-
-    With another cache the graph is recorded again, and nothing is compiled.
-    """
-    import torch._dynamo
-
-    for layer in cache.layers:
-        torch._dynamo.mark_static_address(layer.keys, guard=False)
-        torch._dynamo.mark_static_address(layer.values, guard=False)
-    return cache
-
-
-def show_all(cache: KVCache, allowed: Tensor | None) -> Tensor:
-    """Have one new token see all of the cache's memory, so that no shape changes; the mask
-    hides what is empty, (..., 1, S) to (..., 1, size).
-    """
-    cache.show(cache.size)
-    if allowed is None:
-        every = torch.arange(cache.size, device=cache.device)
-        return (every < cache.length)[None]  # (1, size)
-    return F.pad(allowed, (0, cache.size - cache.length))  # (..., 1, size)
-
 # %% ../../nbs/68_fast_reading.ipynb #6fb1c2d4
 def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
     """Let a layer on a CPU read fast where it can; return what undoes it, or None where
@@ -274,10 +253,11 @@ def decoding(
         ways: how the layers read; as ever without them.
     """
 
-    def change(module: nn.Module) -> Iterator[Callable[[], object]]:
-        yield from out_of_training(module)
-        if ways and (undo := _quicken(module, ways)):
-            yield undo
+    def change(module: nn.Module) -> Sequence[Callable[[], object]]:
+        undo = out_of_training(module)
+        if ways and (quick := _quicken(module, ways)):
+            return *undo, quick
+        return undo
 
     with reading(model, modules, change=change):
         yield
@@ -333,7 +313,7 @@ class FastLogits(CachedLogits):
         # a slice of a text has strides of that text's length
         new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, attention_mask, self.cache)
-        if _on_a_graph(new.device):
+        if on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, ways=ways):
             step = _compiled_step(new.device.type)
@@ -350,7 +330,16 @@ class FastLogits(CachedLogits):
                        and {vars(m).get("attend", plain) for m in self.modules} == {plain})
         cache = self.model.empty_cache(batch, size=self.size,
                                        dtype=torch.float32 if as_computed else None)
-        return _keep_in_place(cache) if self.compile and _on_a_graph(like.device) else cache
+        return keep_in_place(cache) if self.compile and on_a_graph(like.device) else cache
+
+    def choose(
+        self, logits: Tensor, temperature: float, generator: Generators,
+        filters: Mapping[str, Any],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """:func:`gpt2_book.sampling.choose`, which on a GPU may be a graph as well."""
+        graph = self.compile and on_a_graph(logits.device) and temperature
+        way = choose_on_graph if graph else choose
+        return way(logits, temperature, generator, filters)
 
 # %% ../../nbs/68_fast_reading.ipynb #ab35a1d9
 class _Left:
@@ -386,11 +375,6 @@ def _kept_cache(reader: FastLogits, batch: int) -> KVCache:
 def _leave(caches: list, entry: tuple[tuple, KVCache]) -> None:
     caches.append(entry)
     del caches[:-4]  # more would only hold memory
-
-
-def _on_a_graph(device: torch.device) -> bool:
-    """Is a compiled step recorded there, and played back?"""
-    return device.type == "cuda"
 
 
 def _hooked(modules: Sequence[nn.Module]) -> bool:

@@ -35,23 +35,24 @@ def _all_changes() -> weakref.WeakKeyDictionary[nn.Module, _Changes]:
     return weakref.WeakKeyDictionary()  # what belongs to a model goes with it
 
 
-def out_of_training(module: nn.Module) -> Iterator[Callable[[], object]]:
-    """Take one module out of training; yield what puts it back, where it was in it."""
-    if module.training:
-        module.training = False
-        yield partial(setattr, module, "training", True)
+def out_of_training(module: nn.Module) -> Sequence[Callable[[], object]]:
+    """Take one module out of training; return what puts it back, where it was in it."""
+    if not module.training:
+        return ()
+    module.training = False
+    return (partial(setattr, module, "training", True),)
 
 
 @contextmanager
 def reading(
     model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
-    change: Callable[[nn.Module], Iterator[Callable[[], object]]] = out_of_training,
+    change: Callable[[nn.Module], Sequence[Callable[[], object]]] = out_of_training,
 ) -> Iterator[None]:  # fmt: skip
     """A model for the time of one read: without dropout. Left, it is as it was.
 
     Args:
         modules: all modules of the model, where the caller has a list of them.
-        change: changes a module and yields what undoes it; nothing where it is changed
+        change: changes a module and returns what undoes it; nothing where it is changed
             already.
     """
     shared = _all_changes().setdefault(model, _Changes())

@@ -70,6 +70,22 @@ def test_a_hundred_calls_compile_once():
     assert torch.cuda.memory_allocated() <= memory
 
 
+def test_a_draw_on_a_graph_is_a_draw():
+    """One graph for all settings, and the tokens are those of the plain way."""
+    from torch._dynamo.utils import counters
+
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=64, vocab_size=1000, block_size=64)).cuda().double().eval()
+    idx, graphs = torch.randint(1000, (3, 5), device="cuda"), set()
+    for how in ({}, {"top_k": 20}, {"top_p": 0.7}, {"min_p": 0.5, "temperature": 2.0}, {"top_k": 90, "top_p": 0.8, "temperature": 0.6}):
+        for _ in range(2):
+            text = model.generate(idx, 30, compile=True, generator=torch.Generator().manual_seed(1), **how)
+            plain = model.generate(idx, 30, generator=torch.Generator().manual_seed(1), **how)
+            assert torch.equal(text, plain), how
+        graphs.add(counters["stats"]["unique_graphs"])
+    assert len(graphs) == 1
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_one_process_with_nccl_trains_like_none(parallel, tmp_path):
     text = "\n\n".join(f"{a} times {b} is {a * b}, as one knows." for a in range(30) for b in range(12))

@@ -172,11 +172,13 @@ def test_text_and_evaluation():
     text = "Good night, good night! Parting is such sweet sorrow,\nThat I shall say good night till it be morrow.\n" * 4
     found, expected = (evaluate_text(m, tokenizer, text, block_size=32, stride=16) for m in (other, ours))
     assert found.tokens == expected.tokens
-    assert_close(found.nats_per_token, expected.nats_per_token)
+    close = {"rtol": 1e-5, "atol": 0}  # float32, which two devices sum in two orders
+    assert_close(found.nats_per_token, expected.nats_per_token, **close)
     tokens = tokenizer.encode(text)
     assert_close(
         loss_by_position(other, tokens, stride=8, block_size=16).cpu(),
         loss_by_position(ours, tokens, stride=8, block_size=16),
+        **close,
     )
     questions = [
         MultipleChoice("The king", ("is dead.", "xylophone"), 0),

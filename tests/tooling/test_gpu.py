@@ -75,6 +75,21 @@ def test_parts_are_kept_and_resumed(gpu, monkeypatch, capsys, tmp_path):
     assert (tmp_path / "good").read_text() == "xx"
 
 
+def test_parts_side_by_side_and_those_with_a_clock_alone(gpu, monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    program = (
+        "import pathlib, sys, time; log = pathlib.Path({!r}).open('a'); log.write('+'); log.flush(); time.sleep({}); log.write('-')"
+    )
+    parts = [gpu.Part(f"p{i}", ("-c", program.format(str(log), 0.7)), timed=i < 2) for i in range(4)]
+    monkeypatch.setattr(gpu, "all_parts", lambda: parts)
+    monkeypatch.setattr(gpu, "LIMIT", 60)
+    assert run(gpu, monkeypatch, "--jobs", "2") == 0
+    assert log.read_text() == "++--+-+-", "two at once, then one after the other"
+    log.unlink()
+    assert run(gpu, monkeypatch, *(part.name for part in parts)) == 0
+    assert log.read_text() == "+-" * 4
+
+
 def test_an_unknown_part_is_named(gpu, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(gpu, monkeypatch, "good", "nonsense")
