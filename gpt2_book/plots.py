@@ -158,20 +158,23 @@ def recorded(
     return record["result"]
 
 # %% ../nbs/93_figures.ipynb #a3cc0820
-def benchmark_results(kind: str, *, folder: str | Path | None = None) -> list[dict]:
+def benchmark_results(kind: str, *, gpu: bool | None = None,
+                      folder: str | Path | None = None) -> list[dict]:
     """Return the stored results of a benchmark, one for each machine, by the file's name.
 
     Where only the package is installed, there are none, and the page says so.
 
     Args:
         kind: how the names begin: ``"decode"``, ``"train"``, ``"load"`` or ``"gpu"``.
+        gpu: only those of GPUs, or only those of CPUs; all without it.
         folder: where they are; by default ``benchmarks/results`` of the repository.
     """
     folder = Path(folder or Path(__file__).resolve().parents[1] / "benchmarks" / "results")
     if not folder.is_dir():
         print("The stored measurements are in the book's repository, which is not here.")
     files = sorted(folder.glob(f"{kind}-*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    stored = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [each for each in stored if gpu in (None, bool(each["machine"]["gpu"]))]
 
 # %% ../nbs/93_figures.ipynb #953dbf1a
 def machine_name(machine: dict) -> str:

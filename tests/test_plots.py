@@ -80,6 +80,8 @@ def test_benchmark_results_are_read_by_machine():
         found = benchmark_results("decode", folder=folder)
         assert [machine_name(f["machine"]) for f in found] == ["A GPU", "A CPU, 2 cores", "A CPU, AVX2, 2 cores"]
         assert benchmark_results("train", folder=folder) == []
+        assert benchmark_results("decode", folder=folder, gpu=True) == found[:1]
+        assert benchmark_results("decode", folder=folder, gpu=False) == found[1:]
 
 
 # ../nbs/93_figures.ipynb #69952cef
