@@ -42,11 +42,13 @@ class Part:
     environment: dict[str, str] = field(default_factory=dict)
     timed: bool = False  # it looks at the clock, so nothing else may run
 
-    def run(self) -> dict:
-        """Run it, keep what it says, and return whether and how it ended. What it started is stopped with it."""
+    def run(self, threads: int | None = None) -> dict:
+        """Run it with so many threads, keep what it says, and return whether and how it ended. What it started is stopped
+        with it."""
         LOGS.mkdir(parents=True, exist_ok=True)
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"} | self.environment
+        env = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        env |= ({"OMP_NUM_THREADS": str(threads)} if threads else {}) | self.environment
         start, log = time.monotonic(), LOGS / f"{self.name}.log"
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(
@@ -117,8 +119,9 @@ def read(file: Path, current: str) -> dict:
 
 def run_parts(parts: Mapping[str, Part], names: list[str], jobs: int) -> Iterator[tuple[str, dict]]:
     """Run parts, ``jobs`` at a time and those that look at the clock one by one after them; yield each as it ends."""
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(parts[name].run): name for name in names if not parts[name].timed or jobs == 1}
+        running = {pool.submit(parts[name].run, threads): name for name in names if not parts[name].timed or jobs == 1}
         for done in as_completed(running):
             yield running[done], done.result()
     for name in names if jobs > 1 else ():

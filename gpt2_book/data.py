@@ -16,7 +16,38 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['SequentialLoader', 'paragraphs', 'split_text', 'ShuffledLoader', 'pad_rows']
+__all__ = ['paragraphs', 'split_text', 'SequentialLoader', 'ShuffledLoader', 'pad_rows']
+
+# %% ../nbs/02_data.ipynb #4b233f49
+def paragraphs(text: str) -> list[str]:
+    """Split a text at its blank lines; a line of white space counts as blank."""
+    runs = groupby(text.split("\n"), key=lambda line: not line.strip())
+    return ["\n".join(lines) for blank, lines in runs if not blank]
+
+# %% ../nbs/02_data.ipynb #76dfde88
+def split_text(text: str, *, held_out: float = 0.1) -> tuple[str, str]:
+    """Split a text into a training and a validation part that share no paragraph.
+
+    The text is cut at the blank line nearest to where its last ``held_out`` begins.
+    Held-out paragraphs that also stand in the training part are dropped.
+
+    Raises:
+        ValueError: when ``held_out`` is not between 0 and 1, or a part would be empty.
+    """
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out must lie between 0 and 1, not {held_out}")
+    goal = len(text) * (1 - held_out)
+    cuts = (match.end() for match in re.finditer(r"\n\s*\n", text))
+    cut = min(cuts, key=lambda place: abs(place - goal), default=0)
+    train, rest = text[:cut], paragraphs(text[cut:])
+    seen = {" ".join(part.split()) for part in paragraphs(train)}
+    kept = [part for part in rest if " ".join(part.split()) not in seen]
+    if not seen or not kept:
+        kinds = f"{len(kept)} of {len(rest)} to hold out"
+        counts = f"{len(seen)} paragraphs to train on and {kinds}"
+        why = "the text is too short or repeats itself"
+        raise ValueError(f"held_out {held_out} leaves {counts}: {why}")
+    return train, "\n\n".join(kept) + "\n"
 
 # %% ../nbs/02_data.ipynb #90b276dc
 @runtime_checkable
@@ -128,37 +159,6 @@ class SequentialLoader(_Loader):
         self.position = (start + step) % (len(self) * step)
         shape = self.batch_size, self.block_size
         return buf[:-1].view(shape), buf[1:].view(shape)  # (B, T), (B, T)
-
-# %% ../nbs/02_data.ipynb #4b233f49
-def paragraphs(text: str) -> list[str]:
-    """Split a text at its blank lines; a line of white space counts as blank."""
-    runs = groupby(text.split("\n"), key=lambda line: not line.strip())
-    return ["\n".join(lines) for blank, lines in runs if not blank]
-
-# %% ../nbs/02_data.ipynb #76dfde88
-def split_text(text: str, *, held_out: float = 0.1) -> tuple[str, str]:
-    """Split a text into a training and a validation part that share no paragraph.
-
-    The text is cut at the blank line nearest to where its last ``held_out`` begins.
-    Held-out paragraphs that also stand in the training part are dropped.
-
-    Raises:
-        ValueError: when ``held_out`` is not between 0 and 1, or a part would be empty.
-    """
-    if not 0 < held_out < 1:
-        raise ValueError(f"held_out must lie between 0 and 1, not {held_out}")
-    goal = len(text) * (1 - held_out)
-    cuts = (match.end() for match in re.finditer(r"\n\s*\n", text))
-    cut = min(cuts, key=lambda place: abs(place - goal), default=0)
-    train, rest = text[:cut], paragraphs(text[cut:])
-    seen = {" ".join(part.split()) for part in paragraphs(train)}
-    kept = [part for part in rest if " ".join(part.split()) not in seen]
-    if not seen or not kept:
-        kinds = f"{len(kept)} of {len(rest)} to hold out"
-        counts = f"{len(seen)} paragraphs to train on and {kinds}"
-        why = "the text is too short or repeats itself"
-        raise ValueError(f"held_out {held_out} leaves {counts}: {why}")
-    return train, "\n\n".join(kept) + "\n"
 
 # %% ../nbs/02_data.ipynb #c09dcff6
 def epoch_order(n_blocks: int, *, seed: int, epoch: int) -> np.ndarray:

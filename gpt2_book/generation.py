@@ -159,8 +159,7 @@ def _steps(
     """
     (B, T), n = idx.shape, max_new_tokens
     text = torch.cat([idx, idx.new_empty(B, n)], dim=1)  # (B, T + n)
-    if mask is not None:
-        mask = torch.cat([mask, mask.new_ones(B, n)], dim=1)  # (B, T + n)
+    mask = None if mask is None else torch.cat([mask, mask.new_ones(B, n)], 1)  # (B, T + n)
     stops, filling = stops_and_pad(stop_tokens, pad, idx.device)
     choose_by = getattr(logits_of, "choose", choose)  # a reader may have a way of its own
     stopped, broken_at = torch.zeros_like(text[:, :1]).bool(), idx.new_full((B,), -1)

@@ -37,35 +37,6 @@ def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 # %% ../nbs/01_tokenization.ipynb #655f00e4
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# %% ../nbs/01_tokenization.ipynb #dc617e52
-GPT2_SPECIAL = ("<|endoftext|>",)
-
-
-def split_special(text: str, special: Collection[str],
-                  allowed: Literal["all"] | Collection[str]) -> list[str]:
-    """Cut ``text`` before and after each special token; every second piece is one.
-
-    Raises:
-        ValueError: when ``text`` holds a special token that is not allowed, or one is
-            allowed that does not exist.
-    """
-    names = (set(special) if allowed == "all" else {allowed} if isinstance(allowed, str)
-             else set(allowed))
-    if unknown := names - set(special):
-        raise ValueError(
-            f"{min(unknown)!r} is allowed but is not a special token; these are: "
-            f"{sorted(special)}")
-    for name in special:
-        if name not in names and name in text:
-            raise ValueError(
-                f"the text holds the special token {name!r}: pass "
-                f"allowed_special={{{name!r}}} to encode it as one, "
-                "or use encode_ordinary to spell it out"
-            )
-    longest_first = "|".join(regex.escape(name)
-                             for name in sorted(names, key=len, reverse=True))
-    return regex.split(f"({longest_first})", text) if names else [text]
-
 # %% ../nbs/01_tokenization.ipynb #1a94addf
 def _replace_surrogates(text: str) -> str:
     """Join surrogate pairs in ``text`` and replace lone surrogates by U+FFFD, as tiktoken
@@ -270,6 +241,35 @@ def stream_text(pieces: Iterable[bytes]) -> Iterator[str]:
             yield text
     if text := decoder.decode(b"", final=True):
         yield text
+
+# %% ../nbs/01_tokenization.ipynb #dc617e52
+GPT2_SPECIAL = ("<|endoftext|>",)
+
+
+def split_special(text: str, special: Collection[str],
+                  allowed: Literal["all"] | Collection[str]) -> list[str]:
+    """Cut ``text`` before and after each special token; every second piece is one.
+
+    Raises:
+        ValueError: when ``text`` holds a special token that is not allowed, or one is
+            allowed that does not exist.
+    """
+    names = (set(special) if allowed == "all" else {allowed} if isinstance(allowed, str)
+             else set(allowed))
+    if unknown := names - set(special):
+        raise ValueError(
+            f"{min(unknown)!r} is allowed but is not a special token; these are: "
+            f"{sorted(special)}")
+    for name in special:
+        if name not in names and name in text:
+            raise ValueError(
+                f"the text holds the special token {name!r}: pass "
+                f"allowed_special={{{name!r}}} to encode it as one, "
+                "or use encode_ordinary to spell it out"
+            )
+    longest_first = "|".join(regex.escape(name)
+                             for name in sorted(names, key=len, reverse=True))
+    return regex.split(f"({longest_first})", text) if names else [text]
 
 # %% ../nbs/01_tokenization.ipynb #3f5ba9cf
 def _gpt2_ranks() -> dict[bytes, int]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpt2_book.sampling import broken_rows, choose
-from gpt2_book.workshop.on_a_graph import _settings, choose_by_numbers, choose_on_graph
+from gpt2_book.workshop.on_a_graph import _settings, _choose_by_numbers, choose_on_graph
 
 
 # ../nbs/49_on_a_graph.ipynb #9dc82d4a
@@ -25,7 +25,7 @@ def test_a_draw_by_numbers_is_a_draw(how, ties):
     for temperature in (0.3, 1.0, 2.5):
         expected, kept = choose(logits, temperature, torch.Generator().manual_seed(1), how)
         u = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        found, same = choose_by_numbers(logits, u, _settings(logits.device, 61, temperature, **how))
+        found, same = _choose_by_numbers(logits, u, _settings(logits.device, 61, temperature, **how))
         assert torch.equal(same.isinf(), kept.isinf())
         torch.testing.assert_close(same, kept)
         assert torch.equal(found, expected)
@@ -39,7 +39,7 @@ def test_one_graph_does_for_all_settings(monkeypatch):
     torch._dynamo.reset()
     logits, before = torch.randn(2, 61), counters["stats"]["unique_graphs"]
     try:
-        recorded = torch.compile(choose_by_numbers, backend="eager", fullgraph=True)
+        recorded = torch.compile(_choose_by_numbers, backend="eager", fullgraph=True)
         monkeypatch.setattr(on_a_graph, "_recorded", lambda: recorded)
         for how in SETTINGS:
             for temperature in (0.5, 1.0):
@@ -60,7 +60,7 @@ def test_a_row_without_a_distribution_is_seen_afterwards():
     logits[1] = float("nan")
     logits[2] = float("-inf")
     u = torch.full((3, 1), 0.5, dtype=torch.float64)
-    found, kept = choose_by_numbers(logits, u, _settings(logits.device, 11, 1.0, top_p=0.9))
+    found, kept = _choose_by_numbers(logits, u, _settings(logits.device, 11, 1.0, top_p=0.9))
     assert broken_rows(kept).tolist() == [False, True, True]
     assert ((found >= 0) & (found < 11)).all()
 
@@ -75,7 +75,7 @@ def test_a_compiled_text_on_a_graph_is_the_text(monkeypatch):
     asked, idx = [], torch.arange(8).view(2, 4)
     monkeypatch.setattr(fast_reading, "on_a_graph", lambda device: True)
     monkeypatch.setattr(fast_reading, "_compiled_step", lambda device: fast_reading._decode_one_fast)
-    monkeypatch.setattr(on_a_graph, "_recorded", lambda: lambda *args: asked.append(args) or choose_by_numbers(*args))
+    monkeypatch.setattr(on_a_graph, "_recorded", lambda: lambda *args: asked.append(args) or _choose_by_numbers(*args))
     for how in ({"top_p": 0.9}, {"top_k": 7, "temperature": 0.6, "repetition_penalty": 1.3}):
         text = model.generate(idx, 12, compile=True, generator=torch.Generator().manual_seed(2), **how)
         assert torch.equal(text, model.generate(idx, 12, generator=torch.Generator().manual_seed(2), **how))

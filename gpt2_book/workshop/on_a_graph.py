@@ -19,7 +19,7 @@ from ..kv_cache import KVCache
 from ..sampling import Generators, draw_at, uniform
 
 # %% auto #0
-__all__ = ['choose_on_graph']
+__all__ = []
 
 # %% ../../nbs/49_on_a_graph.ipynb #d92f88ab
 def keep_in_place(cache: KVCache) -> KVCache:
@@ -51,7 +51,8 @@ def on_a_graph(device: torch.device) -> bool:
     return device.type == "cuda"
 
 # %% ../../nbs/49_on_a_graph.ipynb #03bbc3bd
-def choose_by_numbers(logits: Tensor, u: Tensor, settings: Tensor) -> tuple[Tensor, Tensor]:
+def _choose_by_numbers(logits: Tensor, u: Tensor,
+                       settings: Tensor) -> tuple[Tensor, Tensor]:
     """Filter logits and draw, with nothing to decide in Python.
 
     Args:
@@ -91,7 +92,7 @@ def _settings(
 
 @once
 def _recorded() -> Callable[..., tuple[Tensor, Tensor]]:
-    return torch.compile(choose_by_numbers, mode="reduce-overhead", fullgraph=True)
+    return torch.compile(_choose_by_numbers, mode="reduce-overhead", fullgraph=True)
 
 
 def choose_on_graph(
