@@ -122,7 +122,7 @@ def places(idx: Tensor, attention_mask: Tensor | None = None,
     Shapes:
         idx: (B, T); attention_mask: (B, S), boolean or 0 and 1
         returns positions, (T,) or with a mask (B, T), and what attention takes as its mask:
-        None where the plain causal one is meant, else (T, S) or (B, 1, T, S)
+        None where the plain causal one is meant, else (B, 1, T, S)
 
     Raises:
         ValueError: when the mask is not (B, S) or holds something else, or the cache is too
