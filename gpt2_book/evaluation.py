@@ -143,32 +143,6 @@ def token_losses(
     return _join_windows(_window_losses(model, tokens, starts, min(n, block_size),
                                       batch_size=batch_size), starts)
 
-# %% ../nbs/34_evaluation.ipynb #2ca51718
-def loss_by_position(
-    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int,
-    block_size: int | None = None,
-    batch_size: int = 16,
-) -> Tensor:  # fmt: skip
-    """Return the mean loss at each position of a window, over all full windows that begin
-    ``stride`` tokens apart.
-
-    The first position has one token of context, the last ``block_size``.
-
-    Shapes:
-        tokens (N + 1,); returns (T,) float64 on the CPU, in nats
-
-    Raises:
-        ValueError: when the text does not fill one window.
-    """
-    block_size = context_size(model, block_size)
-    if len(tokens) <= block_size:
-        raise ValueError(
-            f"{len(tokens)} tokens do not fill a window of block_size = {block_size} and "
-            f"one more")
-    starts = range(0, len(tokens) - block_size, stride)
-    return _window_losses(model, tokens, list(starts), block_size,
-                         batch_size=batch_size).mean(0)  # (W, T) -> (T,)
-
 # %% ../nbs/34_evaluation.ipynb #3e281aa7
 @dataclass(frozen=True)
 class Estimate:
@@ -206,6 +180,32 @@ def mean_in_blocks(values: Tensor, block: int = 1) -> Estimate:
         return Estimate(values.mean().item(), math.nan)
     blocks = values[: n_blocks * block].view(n_blocks, block).mean(1)  # (K,)
     return Estimate(values.mean().item(), (blocks.std() / math.sqrt(n_blocks)).item())
+
+# %% ../nbs/34_evaluation.ipynb #2ca51718
+def loss_by_position(
+    model: nn.Module, tokens: Tensor | Sequence[int], *, stride: int,
+    block_size: int | None = None,
+    batch_size: int = 16,
+) -> Tensor:  # fmt: skip
+    """Return the mean loss at each position of a window, over all full windows that begin
+    ``stride`` tokens apart.
+
+    The first position has one token of context, the last ``block_size``.
+
+    Shapes:
+        tokens (N + 1,); returns (T,) float64 on the CPU, in nats
+
+    Raises:
+        ValueError: when the text does not fill one window.
+    """
+    block_size = context_size(model, block_size)
+    if len(tokens) <= block_size:
+        raise ValueError(
+            f"{len(tokens)} tokens do not fill a window of block_size = {block_size} and "
+            f"one more")
+    starts = range(0, len(tokens) - block_size, stride)
+    return _window_losses(model, tokens, list(starts), block_size,
+                         batch_size=batch_size).mean(0)  # (W, T) -> (T,)
 
 # %% ../nbs/34_evaluation.ipynb #c6332541
 @dataclass(frozen=True)
