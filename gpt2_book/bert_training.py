@@ -68,9 +68,9 @@ def mask_tokens(
     """Choose tokens to guess; replace 80% of these by [MASK] and 10% by a random token, and
     keep 10%.
 
-    Each token is chosen for itself, so that the share holds on average; where none of a row
-    is, the one that came nearest is. Special tokens and padding never are, and no random
-    token is special.
+    Each token is chosen for itself. At least one in each row is, where chance takes none
+    the one that came nearest, so short rows have a larger share. Special tokens and padding
+    never are, and no random token is special.
 
     Shapes:
         idx (B, T) int64; returns what the model reads, and the labels: the token where one
