@@ -336,7 +336,7 @@ class FastLogits(CachedLogits):
         self, logits: Tensor, temperature: float, generator: Generators,
         filters: Mapping[str, Any],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """:func:`gpt2_book.sampling.choose`, which on a GPU may be a graph as well."""
+        """``choose`` of ``gpt2_book.sampling``, which on a GPU may be a graph as well."""
         graph = self.compile and on_a_graph(logits.device) and temperature
         way = choose_on_graph if graph else choose
         return way(logits, temperature, generator, filters)

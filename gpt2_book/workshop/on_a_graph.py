@@ -98,7 +98,7 @@ def _recorded() -> Callable[..., tuple[Tensor, Tensor]]:
 def choose_on_graph(
     logits: Tensor, temperature: float, generator: Generators, filters: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return what :func:`gpt2_book.sampling.choose` returns at a temperature above 0, by
+    """Return what ``choose`` of ``gpt2_book.sampling`` returns at a temperature above 0, by
     one graph for all settings. The next call writes where these stand.
 
     Shapes:
