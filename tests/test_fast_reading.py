@@ -298,6 +298,26 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
         monkeypatch.undo()
 
 
+# ../nbs/68_fast_reading.ipynb #19b11fb9
+def test_a_compiled_step_turns_no_layer_of_a_small_model():
+    from gpt2_book.workshop import fast_reading as fast
+
+    monkeypatch, seen, model = pytest.MonkeyPatch(), [], tiny_gpt(torch.float32)
+
+
+    def watched(*args):
+        seen.append(sum("forward" in vars(module) for module in model.modules()))
+        return fast._decode_one_fast(*args)
+
+
+    try:
+        monkeypatch.setattr(fast, "_compiled_step", lambda device: watched)
+        model.generate(torch.arange(5)[None], 6, temperature=0, compile=True)
+    finally:
+        monkeypatch.undo()
+    assert seen == [0] * 5, "the function mode does it all"
+
+
 # ../nbs/68_fast_reading.ipynb #48d249a4
 def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
     import copy
