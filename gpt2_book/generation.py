@@ -194,7 +194,8 @@ def stream(
 
     Args:
         logits_of: maps tokens (B, T), and with padding ``attention_mask=``
-            (B, T), to logits (B, T', V); the last are used.
+            (B, T), to logits (B, T', V); the last are used. If it has a method ``choose``,
+            like that of ``gpt2_book.sampling``, tokens are chosen by it.
         attention_mask: False or 0 where a row is padded on the left, as :func:`pad_left`
             makes it.
         block_size: the longest input of ``logits_of``; longer texts are cut to their newest
