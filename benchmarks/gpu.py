@@ -90,7 +90,6 @@ def all_parts() -> list[Part]:
     for precision in ("bfloat16", "float16"):
         how = ("--precision", precision, "--save")
         parts.append(Part(f"train-{precision}", ("benchmarks/train.py", *how), timed=True))
-    parts.append(Part("larger", ("benchmarks/larger.py", "--save")))
     notebooks = sorted((ROOT / "nbs").glob("*.ipynb"))
     return parts + [notebook_part(path) for path in notebooks]
 

@@ -11,7 +11,6 @@ import gc
 import json
 import statistics
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -193,9 +192,7 @@ def compare(ways: list[str], args: argparse.Namespace, device: str) -> list[dict
     def run_alone(way: str) -> dict:
         return in_fresh_process(__file__, "--alone", way, "--steps", str(args.steps), *rest)
 
-    # a GPU counts for each process what it allocates, so they may run at the same time
-    with ThreadPoolExecutor(len(ways) if device == "cuda" else 1) as pool:
-        lone = dict(zip(ways, pool.map(run_alone, ways)))
+    lone = {way: run_alone(way) for way in ways}
     fastest = min(min(spent[way]) for way in PEERS if way in ways) if set(PEERS) & set(ways) else float("nan")
     work = n * training_flops(GPT(GPTConfig()), args.length) / peak
     for way in ways:

@@ -78,15 +78,17 @@ def test_parts_are_kept_and_resumed(gpu, monkeypatch, capsys, tmp_path):
 def test_parts_side_by_side_and_those_with_a_clock_alone(gpu, monkeypatch, tmp_path):
     log = tmp_path / "log"
     program = (
-        "import pathlib, sys, time; log = pathlib.Path({!r}).open('a'); log.write('+'); log.flush(); time.sleep({}); log.write('-')"
+        "import pathlib, time; log = pathlib.Path({!r}); log.open('a').write('+')\n"
+        "while log.read_text().count('+') < {}: time.sleep(0.05)\n"  # until so many have begun
+        "log.open('a').write('-')"
     )
-    parts = [gpu.Part(f"p{i}", ("-c", program.format(str(log), 0.7)), timed=i < 2) for i in range(4)]
+    parts = [gpu.Part(f"p{i}", ("-c", program.format(str(log), 1 if i < 2 else 2)), timed=i < 2) for i in range(4)]
     monkeypatch.setattr(gpu, "all_parts", lambda: parts)
     monkeypatch.setattr(gpu, "LIMIT", 60)
     assert run(gpu, monkeypatch, "--jobs", "2") == 0
     assert log.read_text() == "++--+-+-", "two at once, then one after the other"
     log.unlink()
-    assert run(gpu, monkeypatch, *(part.name for part in parts)) == 0
+    assert run(gpu, monkeypatch, "p0", "p2", "p1", "p3") == 0, "the second finds two signs: one at a time, in the order asked for"
     assert log.read_text() == "+-" * 4
 
 
