@@ -26,7 +26,35 @@ from .workshop.checkpoints import named_tensors
 _logger = logging.getLogger(__name__)
 
 # %% auto #0
-__all__ = ['process_group', 'ring_all_reduce', 'ParallelTrainer', 'evaluate_together']
+__all__ = ['ring_all_reduce', 'process_group', 'ParallelTrainer', 'evaluate_together']
+
+# %% ../nbs/33_scaling_out.ipynb #82283875
+def ring_all_reduce(tensor: Tensor) -> int:
+    """Add up a tensor over all ranks, in place, where each rank talks to its neighbors
+    only; return the bytes it sent.
+
+    Raises:
+        ValueError: when the tensor is not contiguous, or has fewer elements than there are
+            ranks.
+
+    Source: Patarasuk and Yuan (2009), section 4.
+    """
+    rank, N = rank_and_size()
+    if not tensor.is_contiguous() or tensor.numel() < N:
+        raise ValueError(
+            f"need a contiguous tensor of at least {N} elements, not {tuple(tensor.shape)}")
+    chunks, sent = tensor.view(-1).tensor_split(N), 0
+    for turn in range(2 * (N - 1)):
+        adding = turn < N - 1
+        give, take = (rank - turn) % N, (rank - turn - 1) % N
+        arrived = torch.empty_like(chunks[take])
+        to_the_right = dist.P2POp(dist.isend, chunks[give].clone(), (rank + 1) % N)
+        from_the_left = dist.P2POp(dist.irecv, arrived, (rank - 1) % N)
+        for work in dist.batch_isend_irecv([to_the_right, from_the_left]):
+            work.wait()
+        chunks[take].copy_(chunks[take] + arrived if adding else arrived)
+        sent += chunks[give].nbytes
+    return sent
 
 # %% ../nbs/33_scaling_out.ipynb #f611c8bc
 # what torchrun sets
@@ -123,34 +151,6 @@ def gather(thing: object) -> list[Any]:
         return [thing]
     dist.all_gather_object(found := [None] * dist.get_world_size(), thing)
     return found
-
-# %% ../nbs/33_scaling_out.ipynb #82283875
-def ring_all_reduce(tensor: Tensor) -> int:
-    """Add up a tensor over all ranks, in place, where each rank talks to its neighbors
-    only; return the bytes it sent.
-
-    Raises:
-        ValueError: when the tensor is not contiguous, or has fewer elements than there are
-            ranks.
-
-    Source: Patarasuk and Yuan (2009), section 4.
-    """
-    rank, N = rank_and_size()
-    if not tensor.is_contiguous() or tensor.numel() < N:
-        raise ValueError(
-            f"need a contiguous tensor of at least {N} elements, not {tuple(tensor.shape)}")
-    chunks, sent = tensor.view(-1).tensor_split(N), 0
-    for turn in range(2 * (N - 1)):
-        adding = turn < N - 1
-        give, take = (rank - turn) % N, (rank - turn - 1) % N
-        arrived = torch.empty_like(chunks[take])
-        to_the_right = dist.P2POp(dist.isend, chunks[give].clone(), (rank + 1) % N)
-        from_the_left = dist.P2POp(dist.irecv, arrived, (rank - 1) % N)
-        for work in dist.batch_isend_irecv([to_the_right, from_the_left]):
-            work.wait()
-        chunks[take].copy_(chunks[take] + arrived if adding else arrived)
-        sent += chunks[give].nbytes
-    return sent
 
 # %% ../nbs/33_scaling_out.ipynb #617b83d7
 def _make_contiguous(module: nn.Module) -> None:

@@ -122,8 +122,9 @@ def chunked_cross_entropy(
 # %% ../nbs/32_speed.ipynb #0f6e1456
 # in 16 bits, dense, from the makers' data sheets; the first name that is found counts
 PEAK_FLOPS = {
-    "H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12,
-    "T4": 65e12, "V100": 125e12,
+    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200 NVL": 835e12,
+    "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12,
+    "T4": 65e12, "V100-PCIE": 112e12, "V100": 125e12,
 }  # fmt: skip
 
 

@@ -209,7 +209,8 @@ def test_the_use_of_the_machine_is_counted():
     assert training_flops(model) == 6 * matrices + attention
     assert training_flops(model, 8) == 6 * matrices + attention / 2
     assert training_flops(torch.nn.Linear(2, 2)) is None
-    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "Tesla T4": 65e12, "NVIDIA L4": 121e12}
+    names = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12, "Tesla T4": 65e12,
+             "NVIDIA L4": 121e12, "NVIDIA L40S": 362e12, "Tesla V100-SXM2-16GB": 125e12, "Tesla V100-PCIE-16GB": 112e12}
     for name, peak in names.items():
         with mock.patch("torch.cuda.get_device_name", return_value=name):
             assert peak_flops("cuda", "bfloat16") == peak
