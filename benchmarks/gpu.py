@@ -90,6 +90,7 @@ def all_parts() -> list[Part]:
     for precision in ("bfloat16", "float16"):
         how = ("--precision", precision, "--save")
         parts.append(Part(f"train-{precision}", ("benchmarks/train.py", *how), timed=True))
+    parts.append(Part("ladder", ("benchmarks/ladder.py", "--save"), timed=True))
     notebooks = sorted((ROOT / "nbs").glob("*.ipynb"))
     return parts + [notebook_part(path) for path in notebooks]
 

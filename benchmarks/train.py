@@ -30,6 +30,8 @@ WAYS = (*PEERS, "ours")
 class PlainAttention(nn.Module):
     """Attention as nanoGPT writes it: one product for queries, keys and values, then PyTorch's kernel."""
 
+    attend = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, C: int, heads: int):
         super().__init__()
         self.c_attn, self.c_proj, self.heads = nn.Linear(C, 3 * C), nn.Linear(C, C), heads
@@ -37,7 +39,7 @@ class PlainAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.size()
         q, k, v = (z.view(B, T, self.heads, C // self.heads).transpose(1, 2) for z in self.c_attn(x).split(C, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=True)  # (B, H, T, D)
+        y = self.attend(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=True)  # (B, H, T, D)
         return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
 
 
@@ -63,12 +65,15 @@ class PlainGPT(nn.Module):
         self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
 
-    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+    def hidden(self, idx: Tensor) -> Tensor:
         parts = self.transformer
         x = parts.wte(idx) + parts.wpe(torch.arange(idx.size(1), device=idx.device))
         for block in parts.h:
             x = block(x)
-        logits = self.lm_head(parts.ln_f(x))  # (B, T, V)
+        return parts.ln_f(x)  # (B, T, C)
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        logits = self.lm_head(self.hidden(idx))  # (B, T, V)
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-100)
 
 

@@ -58,8 +58,8 @@ class ScaledEmbedding(nn.Embedding):
     """An embedding whose vectors are multiplied by the square root of their length; its
     table starts at N(0, 1/C).
 
-    The rows then have the size that a tied head needs, and the vectors the size of a
-    sinusoidal position.
+    The vectors then have the size of a sinusoidal position. A tied head has a small first
+    loss only while the states it reads do not lie along its rows.
 
     Shapes:
         idx: any shape, to that shape and C. ``weight`` is (V, C).

@@ -66,7 +66,8 @@ def mup_groups(model: GPT, *, base_width: int, learning_rate: float,
             is negative.
 
     Source:
-        Yang et al. (2021), table 3.
+        Yang et al. (2021), table 3, for the rates. The decay is as the authors' package
+        ``mup`` has it in ``MuAdamW``.
     """
     if learning_rate < 0 or weight_decay < 0:
         raise ValueError(f"need learning_rate >= 0 and weight_decay >= 0, not "

@@ -126,9 +126,8 @@ def choose_device(wanted: str = "auto") -> torch.device:
     try:
         return torch.zeros(1, device=wanted).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"the device {wanted!r} cannot be used: "
-            f"{str(error).partition('. ')[0]}") from error
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ValueError(f"the device {wanted!r} cannot be used: {reason}") from error
 
 
 def autocast(device: torch.device, precision: str):

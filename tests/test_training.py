@@ -253,6 +253,9 @@ def test_the_device_is_chosen_by_what_there_is():
         with pytest.raises(ValueError, match=f"the device '{wrong}' cannot be used") as caught:
             choose_device(wrong)
         assert "\n" not in str(caught.value)
+    long = RuntimeError("CUDA error: invalid device ordinal\nGPU device may be out of range. Or not")
+    with mock.patch("torch.zeros", side_effect=long), pytest.raises(ValueError, match="used: CUDA error: invalid device ordinal$"):
+        choose_device("cuda:99")
     assert choose_precision("auto", "mps") == "float32"
 
 
