@@ -241,15 +241,16 @@ def _head_order(ours: Tensor, theirs: Tensor, n_head: int, parts: int) -> list[i
     return order if order != sorted(order) == list(heads) else None
 
 # %% ../nbs/25_first_difference.ipynb #b9fd5a42
-def _weight_cause(case: _Case) -> str | None:
+def _weight_cause(case: _Case, tolerance: float | None = None) -> str | None:
     """Compare the parameters of a module, and find the pattern in what differs."""
     if case.when != "out":
         return None
+    tolerance = case.tolerance if tolerance is None else tolerance
     for kind in ("weight", "bias"):
         a, b = (side.parameter(f"{case.name}.{kind}") for side in case.sides)
         if (a is None) != (b is None):
             return f"{kind}: only {'theirs' if a is None else 'ours'} has one"
-        if a is not None and b is not None and not torch.equal(a, b):
+        if a is not None and b is not None and _largest_gap(a, b, tolerance)[1]:
             return f"{kind}: {_weight_pattern(case, a, b)}"
     return None
 
@@ -354,8 +355,9 @@ def _likely_cause(case: _Case, idx: Tensor) -> str:
     """Return the first explanation of a difference that has evidence."""
     if cause := _dropout_cause(case, idx):
         return cause
+    exactly = partial(_weight_cause, tolerance=0.0)  # last: rounded weights are no mistake
     for explain in (_weight_cause, _norm_cause, _position_cause, _activation_cause,
-                    _attention_cause, _residual_cause):  # fmt: skip
+                    _attention_cause, _residual_cause, exactly):  # fmt: skip
         if cause := explain(case):
             return cause
     if case.when == "in":

@@ -77,7 +77,7 @@ def untied(model):
     model.lm_head.weight = nn.Parameter(model.lm_head.weight + 0.1)
 
 
-H1 = "transformer.h.1"
+H0, H1 = "transformer.h.0", "transformer.h.1"
 PLANTED = {
     "gelu": (lambda m, b: exact_gelu(b), f"{H1}.mlp", "GELU by erf in ours, GELU by tanh in theirs"),
     "epsilon": (lambda m, b: setattr(b.ln_1, "eps", 1e-6), f"{H1}.ln_1", "epsilon 1e-06 in ours, epsilon 1e-05 in theirs"),
@@ -145,6 +145,21 @@ def test_two_of_ours_and_other_numbers_of_heads():
     assert (found.module, found.cause) == ("transformer.h.0.attn", "attention: causal in 4 heads in ours, causal in 3 heads in theirs")
     with pytest.raises(ValueError, match="no module of the same name"):
         first_difference(nn.Sequential(nn.Embedding(37, 3)), model, idx)
+
+
+def test_rounded_weights_are_not_blamed_for_another_mistake():
+    reference = random_reference().double()
+    model = our_copy(reference)  # in float32
+    assert first_difference(model, reference, IDX) is None
+    model.transformer.h[1].ln_1.eps = 1e-2
+    found = first_difference(model, reference, IDX)
+    assert (found.module, found.cause) == (f"{H1}.ln_1", "the layer norm: epsilon 0.01 in ours, epsilon 1e-05 in theirs")
+    with torch.no_grad():  # where nothing else explains, small differences of weights are told
+        for linear in (model.transformer.h[0].mlp.c_fc, reference.transformer.h[0].mlp.c_fc):
+            linear.weight.zero_()
+        model.transformer.h[0].mlp.c_fc.weight.add_(1e-5 * torch.sign(torch.randn(96, 24)))
+    found = first_difference(model, reference, IDX)
+    assert found.module == f"{H0}.mlp.c_fc" and "2304 of 2304 numbers differ, by up to 1e-05" in found.cause
 
 
 def test_modes_and_random_numbers_are_left_as_they_were():
