@@ -185,7 +185,8 @@ def _longest(idx: Tensor, max_new_tokens: int) -> int:
 # %% ../nbs/27_beam_search.ipynb #1d5f94eb
 class Generates:
     """Text generation for a model that has ``next_logits`` and a ``config`` with a
-    ``block_size``.
+    ``block_size``. The cache asks for more: the sizes in the ``config``, the weights of
+    ``transformer.wpe``, and layers that take a cache.
     """
 
     config: Any
@@ -260,8 +261,8 @@ class Generates:
                 other options of :func:`gpt2_book.generation.stream`.
 
         Shapes:
-            (B, T) to (B, T + max_new_tokens), with scores to that and (B, max_new_tokens,
-            V)
+            (B, T) to (B, T + n), with scores to that and (B, n, V); n is less than
+            ``max_new_tokens`` where all rows stopped
 
         Raises:
             TypeError: when there is no option of that name.

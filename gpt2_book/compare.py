@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 from typing import Any, cast
@@ -241,16 +241,15 @@ def _head_order(ours: Tensor, theirs: Tensor, n_head: int, parts: int) -> list[i
     return order if order != sorted(order) == list(heads) else None
 
 # %% ../nbs/25_first_difference.ipynb #b9fd5a42
-def _weight_cause(case: _Case, tolerance: float | None = None) -> str | None:
+def _weight_cause(case: _Case) -> str | None:
     """Compare the parameters of a module, and find the pattern in what differs."""
     if case.when != "out":
         return None
-    tolerance = case.tolerance if tolerance is None else tolerance
     for kind in ("weight", "bias"):
         a, b = (side.parameter(f"{case.name}.{kind}") for side in case.sides)
         if (a is None) != (b is None):
             return f"{kind}: only {'theirs' if a is None else 'ours'} has one"
-        if a is not None and b is not None and _largest_gap(a, b, tolerance)[1]:
+        if a is not None and b is not None and _largest_gap(a, b, case.tolerance)[1]:
             return f"{kind}: {_weight_pattern(case, a, b)}"
     return None
 
@@ -353,13 +352,12 @@ class Difference:
 # %% ../nbs/25_first_difference.ipynb #cfeae9ab
 def _likely_cause(case: _Case, idx: Tensor) -> str:
     """Return the first explanation of a difference that has evidence."""
-    if cause := _dropout_cause(case, idx):
-        return cause
-    exactly = partial(_weight_cause, tolerance=0.0)  # last: rounded weights are no mistake
-    for explain in (_weight_cause, _norm_cause, _position_cause, _activation_cause,
-                    _attention_cause, _residual_cause, exactly):  # fmt: skip
+    for explain in (partial(_dropout_cause, idx=idx), _weight_cause, _norm_cause,
+                    _position_cause, _activation_cause, _attention_cause, _residual_cause):
         if cause := explain(case):
             return cause
+    if cause := _weight_cause(replace(case, tolerance=0.0)):  # rounded ones come last
+        return cause
     if case.when == "in":
         return f"what happens before {case.name}: all modules in front of it agree"
     if any(True for _ in case.sides[1].model.get_submodule(case.name).children()):

@@ -70,7 +70,7 @@ class _Int8Linear(nn.Module):
         if rows <= 8 and torch.compiler.is_compiling():
             y = self.few(x, self.weight, self.scale)
         else:
-            # each in the type of x fits into the CPU's cache
+            # each in the type of x may fit into the CPU's cache
             blocks = self.weight.split(4096)
             y = torch.cat([multiply(x, block.to(x.dtype)) for block in blocks], dim=-1)
             y = y * self.scale
