@@ -261,12 +261,17 @@ class ChoiceLoader(ExampleLoader):
     Shapes:
         each batch: tokens (B, K, T) int64, ``PAD`` where a row is filled up, and labels
         (B,) int64
+
+    Raises:
+        ValueError: when examples have different numbers of rows.
     """
 
     def __init__(
         self, choices: Sequence[Sequence[Sequence[int]]], labels: Sequence[int],
         batch_size: int, **how
     ) -> None:
+        if len(counts := {len(rows) for rows in choices}) > 1:
+            raise ValueError(f"all examples need as many rows, not {sorted(counts)}")
         super().__init__([[i] for i in range(len(choices))], labels, batch_size, **how)
         self.choices = choices
 
