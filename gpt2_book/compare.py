@@ -321,7 +321,7 @@ def _residual_cause(case: _Case) -> str | None:
     found = []
     for side in case.sides:
         x, y, normed = side[start], side[gave], side.get(f"{block}.{norm}")
-        ways = {f"x + {part}": x + y, f"{part} alone": y}
+        ways = {f"x + {part}": x + y, f"{part} alone": y, "x alone": x}
         found.append(ways if normed is None else ways | {f"{norm} + {part}": normed + y})
     return case.verdict("the residual sum", *found)
 

@@ -114,7 +114,7 @@ def _check_options(how: Mapping[str, Any], rows: int) -> None:
             f"no option is called {', '.join(unknown)}; there are "
             f"{', '.join(Options.__annotations__)}")
     one, heat = torch.zeros(1, 1, device="cpu"), how.get("temperature", 1.0)
-    choose(one, heat, None, {})
+    choose(one, heat, torch.Generator(), {})
     filter_logits(one, temperature=heat or 1.0,
                   **{name: how.get(name) for name in ("top_k", "top_p", "min_p")})
     penalize_repetition(one, one.long(), how.get("repetition_penalty", 1.0))
@@ -162,7 +162,7 @@ def _steps(
     mask = None if mask is None else torch.cat([mask, mask.new_ones(B, n)], 1)  # (B, T + n)
     stops, filling = stops_and_pad(stop_tokens, pad, idx.device)
     choose_by = getattr(logits_of, "choose", choose)  # a reader may have a way of its own
-    stopped, broken_at = torch.zeros_like(text[:, :1]).bool(), idx.new_full((B,), -1)
+    stopped, broke = torch.zeros_like(text[:, :1]).bool(), idx.new_full((B,), -1)
     for t in range(T, T + n):
         real = None if mask is None else mask[:, :t]
         logits = next_logits(logits_of, text[:, :t], real, block_size)  # (B, V)
@@ -170,9 +170,9 @@ def _steps(
             logits = penalize_repetition(logits, text[:, :t], repetition_penalty,
                                          attention_mask=real)
         chosen, logits = choose_by(logits, temperature, generator, filters)
-        broken_at = broken_at.where((broken_at >= 0) | ~broken_rows(logits), t)
+        broke = broke.where((broke >= 0) | stopped[:, 0] | ~broken_rows(logits), t)
         if not patient or logits.device.type == "cpu":
-            refuse_rows(broken_at >= 0, broken_at)
+            refuse_rows(broke >= 0, broke)
         text[:, t : t + 1] = chosen = chosen.masked_fill(stopped, filling)
         yield chosen, logits
         if len(stops):
@@ -181,7 +181,7 @@ def _steps(
             stopped = stopped | stop_when(text[:, T : t + 1]).view(B, 1)
         if (len(stops) or stop_when is not None) and stopped.all():
             break
-    refuse_rows(broken_at >= 0, broken_at)
+    refuse_rows(broke >= 0, broke)
 
 # %% ../nbs/26_generation.ipynb #3258710a
 def stream(

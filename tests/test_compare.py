@@ -73,6 +73,10 @@ def no_residual(block):
     block.forward = lambda x, **_: (lambda y: y + block.mlp(block.ln_2(y)))(block.attn(block.ln_1(x)))
 
 
+def parallel(block):
+    block.forward = lambda x, **_: x + block.attn(block.ln_1(x)) + block.mlp(block.ln_2(x))
+
+
 def untied(model):
     model.lm_head.weight = nn.Parameter(model.lm_head.weight + 0.1)
 
@@ -104,6 +108,7 @@ PLANTED = {
     "weights": (lambda m, b: b.mlp.c_fc.weight[3, 4].add_(0.5), f"{H1}.mlp.c_fc", "1 of 2304 numbers differ, by up to 0.5"),
     "bias": (lambda m, b: b.mlp.c_proj.bias.zero_(), f"{H1}.mlp.c_proj", "bias: 24 of 24 numbers differ"),
     "residual": (lambda m, b: no_residual(b), H1, "attn alone in ours, x + attn in theirs"),
+    "parallel": (lambda m, b: parallel(b), H1, "x alone in ours, x + attn in theirs"),
 }  # fmt: skip
 IDX = torch.randint(37, (2, 12), generator=torch.Generator().manual_seed(0))
 

@@ -229,3 +229,18 @@ def test_a_model_that_breaks_is_named_with_the_position():
         assert all(next(tokens).max() < 9 for _ in range(2))
         with pytest.raises(ValueError, match="at position 5"):
             next(tokens)
+
+
+    def up_to_nine(idx):  # the next number; after 8, which stops a row, NaN
+        logits = torch.zeros(len(idx), 1, 9)
+        logits[torch.arange(len(idx)), 0, (idx[:, -1] + 1).clamp(max=8)] = 5
+        return logits.masked_fill(idx[:, -1:, None] == 8, float("nan"))
+
+
+    rows = generate(up_to_nine, torch.tensor([[7], [3]]), 9, temperature=0, stop_tokens=[8])
+    assert rows.tolist() == [[7, 8, 8, 8, 8, 8], [3, 4, 5, 6, 7, 8]]  # a row that has stopped may break
+    with pytest.raises(ValueError, match="row 0 for the token at position 2 hold NaN"):
+        generate(up_to_nine, torch.tensor([[7], [3]]), 9, temperature=0)
+    before = torch.get_rng_state()
+    stream(breaks_at(9), start, 3)  # no step runs, so no number is drawn
+    assert torch.equal(torch.get_rng_state(), before)
