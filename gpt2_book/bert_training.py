@@ -271,7 +271,7 @@ class ChoiceLoader(ExampleLoader):
         batch_size: int, **how
     ) -> None:
         if len(counts := {len(rows) for rows in choices}) > 1:
-            raise ValueError(f"all examples need as many rows, not {sorted(counts)}")
+            raise ValueError(f"all examples need the same number of rows, not {sorted(counts)}")
         super().__init__([[i] for i in range(len(choices))], labels, batch_size, **how)
         self.choices = choices
 

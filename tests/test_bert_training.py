@@ -166,7 +166,7 @@ def test_classifiers_equal_hugging_face_and_refuse_labels():
         ours(choices[0], right + 1, attention_mask=choices[1])
     with pytest.raises(ValueError, match=r"choices are \(B, K, T\), not \(4, 11\)"):
         ours(idx)
-    with pytest.raises(ValueError, match=r"as many rows, not \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"same number of rows, not \[2, 4\]"):
         ChoiceLoader([[[50, 1]] * 2, [[50, 1]] * 4], [0, 3], 2)
     choices[0][0, 0, 3] = 51
     counted = ours.special.segments(choices[0].view(4, 11)).view(2, 2, 11)
