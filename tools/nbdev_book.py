@@ -80,22 +80,37 @@ def visit_image(self, node: nodes.image) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
         source = f"{self.builder.imgpath}/{file.name}"
-        self.body.append(f'<picture><source media="(max-width: 576px)" srcset="{source}" />')
+        self.body.append(f'<picture><source media="(max-width: {PHONE}px)" srcset="{source}" />')
+    wide = file.with_name(file.name.replace(".narrow.svg", ".svg"))
+    broad = not file.exists() and wide.exists() and _size(wide)[0] * PIXELS > PHONE
+    if broad:  # a table of numbers or words: on a phone it keeps its size, and is moved to and fro
+        self.body.append(f'<div class="broad" tabindex="0" style="--broad: {_size(wide)[0] * PIXELS:.0f}px">')
     HTML5Translator.visit_image(self, node)
+    if broad:
+        self.body.append("</div>")
     if file.exists():
         self.body.append("</picture>")
-        wide = file.with_name(file.name.replace(".narrow.svg", ".svg"))
-        if {"left", "right"} <= set(re.findall(r"\w+", node.parent.astext().lower())) and _height(file) > 1.7 * _height(wide):
+        words = node.parent.astext().lower()
+        sides = {"left", "right"} <= set(re.findall(r"\w+", words)) or re.search(r"\bon the (left|right)\b", words)
+        if sides and _tall(file) > 1.7 * _tall(wide):
             self.body.append(f'<p class="stacked">{STACKED}</p>')
 
 
 STACKED = "The panels stand below each other, from the left one to the right one."
+PIXELS = 4 / 3  # of a point
+PHONE = 576  # pixels: a page that is narrower takes a figure's other drawing
 
 
-def _height(file: Path) -> float:
+def _size(file: Path) -> tuple[float, float]:
+    """Return the width and the height of matplotlib's drawing, in points; no width for a drawing that names none."""
+    found = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', file.read_text(encoding="utf-8"))
+    return (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+
+
+def _tall(file: Path) -> float:
     """Return the height of a drawing whose width is one."""
-    width, height = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', file.read_text(encoding="utf-8")).groups()
-    return float(height) / float(width)
+    width, height = _size(file)
+    return height / width
 
 
 def depart_image(self, node: nodes.image) -> None:

@@ -498,6 +498,15 @@ def test_a_narrow_page_has_panels_below_each_other(book: Book):
     assert "image/svg+xml" in downloaded and narrow_figures.MIME not in downloaded
 
 
+def test_a_table_of_numbers_keeps_its_size_on_a_narrow_page(book: Book):
+    table = PANELS[: PANELS.index("figure, axes")] + "plt.subplots(figsize=(8, 3))[1].imshow([[1, 2]], aspect='auto'); plt.text(0, 0, '1')"
+    book.chapter([*CELLS, new_code_cell(table)])
+    rc, said = book.build()
+    assert rc == 0, said
+    (broad,) = re.findall(r'<div class="broad" tabindex="0" style="--broad: (\d+)px"><img alt="A line up', book.page())
+    assert 576 < int(broad) < 8 * 96 and "<picture>" not in book.page()
+
+
 def test_a_figure_is_as_before_once_its_panels_were_stacked():
     plt = pytest.importorskip("matplotlib.pyplot")
     figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(8, 5))
