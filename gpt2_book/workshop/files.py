@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,30 +56,39 @@ def sha256(path: Path) -> str:
 
 # %% ../../nbs/80_files.ipynb #91c46e7b
 def whole_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Have ``fill`` write into another folder, and rename it when all of it is on the disk.
+    """Have ``fill`` write files into another folder, and rename it when all of it is on the
+    disk.
+
+    With any error, nothing is left of it, and what stood there stays.
 
     Raises:
-        OSError: when it cannot be written, because the disk is full for example; nothing is
-            left of it then.
+        OSError: when it cannot be written, because the disk is full for example.
     """
     names = (f".{folder.name}.{what}" for what in ("writing", "replaced"))
     inside, aside = map(folder.with_name, names)
-    for left in (inside, aside):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    _clear(folder, inside, aside)  # after a process that was killed
     try:
         inside.mkdir(parents=True)
         fill(inside)
         for path in [*inside.iterdir(), inside]:
             sync(path)
+        if folder.exists():
+            os.replace(folder, aside)
+        os.replace(inside, folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(inside, ignore_errors=True)
         why = getattr(error, "strerror", None) or error
         raise OSError(f"{folder} could not be written: {why}") from error
-    if folder.exists():
-        os.replace(folder, aside)
-    os.replace(inside, folder)
+    finally:
+        _clear(folder, inside, aside)
     sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _clear(folder: Path, inside: Path, aside: Path) -> None:
+    """Put the old folder back if nothing is in its place, and remove the other two."""
+    if aside.exists() and not folder.exists():
+        os.replace(aside, folder)
+    for path in (inside, aside):
+        shutil.rmtree(path, ignore_errors=True)
 
 # %% ../../nbs/80_files.ipynb #7be9f2ae
 OWN_TYPE = "gpt2_book"  # how files of weights are called that only this package can read
@@ -119,6 +127,8 @@ def _finish(folder: Path) -> None:
     for name in sorted(names, key=first.__contains__):  # what a reader begins with is last
         with suppress(FileNotFoundError):  # it was moved before
             os.replace(saved / name, folder / name)
+    if names:
+        sync(folder)  # before the list of them goes
     shutil.rmtree(saved, ignore_errors=True)
 
 
@@ -127,13 +137,16 @@ def all_or_nothing(folder: Path) -> Iterator[Path]:
     """Yield an empty folder; what is written there becomes part of ``folder``, or vanishes.
 
     It vanishes with an error. A program that is killed leaves what stood there, or all of
-    the new, as ``file_in`` finds it. Where there are weights among the new files, those
-    of before that have other names are deleted.
+    the new, as ``file_in`` finds it; what it was writing is removed by the next one. Where
+    there are weights among the new files, those of before that have other names are
+    deleted. For files, not folders; for one writer at a time.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    inside = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    inside = folder / ".saving"
+    shutil.rmtree(inside, ignore_errors=True)  # by a process that was killed
     try:
+        inside.mkdir()
         yield inside
         _commit(inside, folder)
     except OSError as error:
@@ -150,16 +163,18 @@ def all_or_nothing(folder: Path) -> Iterator[Path]:
 def _commit(inside: Path, folder: Path) -> None:
     """Make the files in ``inside`` part of ``folder``: in one step, as readers see it."""
     names = sorted(path.name for path in inside.iterdir())
-    for path in (inside / name for name in names):
+    (inside / _LISTED).write_text(json.dumps(names), encoding="utf8")
+    for path in inside.iterdir():
         path.chmod(0o644)
         sync(path)
-    if len(names) == 1:
-        os.replace(inside / names[0], folder / names[0])
-        return
-    (inside / _LISTED).write_text(json.dumps(names), encoding="utf8")
     inside.chmod(0o755)
+    sync(inside)
     _finish(folder)  # an earlier save, if one was killed
+    if len(names) == 1 and not _WEIGHT_FILE.fullmatch(names[0]):  # one rename is enough
+        os.replace(inside / names[0], folder / names[0])
+        return sync(folder)
     os.replace(inside, folder / _SAVED)  # from here on, the new one counts
+    sync(folder)
     _finish(folder)
 
 # %% ../../nbs/80_files.ipynb #8b529b4a
@@ -193,19 +208,21 @@ def read_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
         ValueError: naming the file and the line that is wrong.
     """
     ranks: dict[bytes, int] = {}
+    known: set[int] = set()
     for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
         if number == 1 and line.startswith(b"{"):
             continue
         try:
-            encoded, rank = line.split()
-            token = base64.b64decode(encoded, validate=True)
-            if not token or token in ranks:
+            encoded, digits = line.split()
+            token, rank = base64.b64decode(encoded, validate=True), int(digits)
+            if not token or token in ranks or rank in known:
                 raise ValueError("empty or repeated")
-            ranks[token] = int(rank)
+            ranks[token] = rank
+            known.add(rank)
         except ValueError as error:
             raise ValueError(
                 f"{path}, line {number}: {line[:60]!r} is not a new token and "
-                f"its rank") from error
+                f"a new rank") from error
     return ranks
 
 # %% ../../nbs/80_files.ipynb #9a9a80fd

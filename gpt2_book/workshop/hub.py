@@ -130,17 +130,23 @@ def _model_folder(name: str | os.PathLike) -> Path | None:
     if os.path.lexists(path):
         raise NotADirectoryError(_no_folder(path))
     if not isinstance(name, str) or re.match(r"\.{0,2}[/\\]|~|[A-Za-z]:", name):
-        raise FileNotFoundError(f"there is no folder {path}")
+        full = os.path.expanduser(path)
+        hint = f"; in your home it would be {full}" if full != str(path) else ""
+        raise FileNotFoundError(f"there is no folder {path}{hint}")
     return None
 
 # %% ../../nbs/86_hub.ipynb #bfd7af97
 class ModelFiles:
     """The files of one model: embedded, in a folder, or in one commit of a repository.
 
+    Args:
+        revision: a branch, a tag or a commit of a repository. The other two have none.
+
     Raises:
         FileNotFoundError: when ``name`` is none of the three, has no ``config.json``, or
             the hub cannot be reached.
         NotADirectoryError: when it is a file.
+        OSError: when what is downloaded cannot be written, because the disk is full.
     """
 
     def __init__(self, name: str | os.PathLike, *, revision: str | None = None) -> None:
@@ -150,7 +156,9 @@ class ModelFiles:
             repository = _hub_repository(self.name, revision)
             self.repository = _check_repository(repository, self.name)
             self.silence = _hub_silence()
-        self.revision = self.first("config.json").parent.name  # on the hub: the commit
+        config = self.first("config.json")
+        if self.repository:
+            self.revision = config.parent.name  # the commit
 
     def find(self, file: str) -> Path | None:
         """Return the path of ``file``, downloaded if need be, or None if there is none."""
@@ -169,6 +177,9 @@ class ModelFiles:
         except errors.EntryNotFoundError:
             return None
         except _hub_errors() as error:
+            network = isinstance(error, ConnectionError | TimeoutError)
+            if getattr(error, "errno", None) and not network:
+                raise  # of this machine: a full disk, for example
             raise self._unknown(f"says: {error}") from error
 
     def first(self, *files: str) -> Path:
@@ -203,14 +214,21 @@ class ModelFiles:
 
 # %% ../../nbs/86_hub.ipynb #27fa0b00
 def locate(name: str | os.PathLike, *, revision: str | None = None) -> Path:
-    """Return the folder of a model's ``config.json``, which may come from the hub.
+    """Return the folder of a model; of one on the hub, what its cache has of the commit.
+
+    After a save that was killed, not every file has to be in it: ``ModelFiles`` finds them.
 
     Raises:
         FileNotFoundError: when there is no such model.
     """
-    return ModelFiles(name, revision=revision).first("config.json").parent
+    files = ModelFiles(name, revision=revision)
+    return files.folder or files.first("config.json").parent
 
 # %% ../../nbs/86_hub.ipynb #4ab80022
+_ENDS = (".safetensors", "-?????-of-?????.safetensors", ".safetensors.index.json")
+_OLD_WEIGHTS = [f"{stem}{end}" for stem in ("model", OWN_TYPE) for end in _ENDS]
+
+
 def upload(
     repo_id: str, save: Callable[[str], object], *, private: bool | None = None,
     revision: str | None = None, token: str | None = None,
@@ -225,19 +243,23 @@ def upload(
         token: by default the one that ``hf auth login`` stored, or ``HF_TOKEN``.
 
     Raises:
+        ValueError: when the hub does not allow the name.
         OSError: when the hub cannot be reached or says no.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import validate_repo_id
 
+    validate_repo_id(repo_id)
     with tempfile.TemporaryDirectory() as folder:
         save(folder)
-        api = HfApi(token=token)
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if revision is not None:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        return str(api.upload_folder(
-            repo_id=repo_id, folder_path=folder, revision=revision,
-            commit_message=commit_message,
-            delete_patterns=[f"{stem}{end}" for stem in ("model", OWN_TYPE)
-                             for end in ("*.safetensors", ".safetensors.index.json")],
-        ))  # fmt: skip
+        try:
+            api = HfApi(token=token)
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if revision is not None:
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
+            return str(api.upload_folder(
+                repo_id=repo_id, folder_path=folder, revision=revision,
+                commit_message=commit_message, delete_patterns=_OLD_WEIGHTS,
+            ))  # fmt: skip
+        except _hub_errors() as error:  # not all of them are errors of the system
+            raise OSError(f"{repo_id} could not be uploaded: {error}") from error

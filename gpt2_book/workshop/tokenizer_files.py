@@ -35,8 +35,6 @@ def _merges_of(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
 
     Raises:
         ValueError: naming a token that no merge of two lower ones can make.
-
-    Source: Sennrich et al. (2016), section 3.2.
     """
     tokens = sorted(ranks, key=ranks.__getitem__)
     known, merges = {token: ranks[token] for token in tokens if len(token) == 1}, []
@@ -72,7 +70,10 @@ def _spell(token: bytes) -> str:
 
 
 def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
-    """Return what ``AutoTokenizer`` loads: the name of each file, and its text."""
+    """Return what ``AutoTokenizer`` loads: the name of each file, and its text.
+
+    Those that cannot name a pattern are left out where it is not GPT-2's.
+    """
     vocab = {_spell(token): rank for token, rank in tokenizer.ranks.items()}
     merges = [f"{_spell(a)} {_spell(b)}" for a, b in _merges_of(tokenizer.ranks)]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -92,12 +93,28 @@ def tokenizer_files(tokenizer: Tokenizer, *, block_size: int) -> dict[str, str]:
     full = {"version": "1.0", "added_tokens": added, **empty,
             "decoder": _cutting(GPT2_PATTERN), "model": model,
             "pre_tokenizer": _cutting(tokenizer.pattern)}  # fmt: skip
-    return {
-        "tokenizer.json": json.dumps(full, ensure_ascii=False, indent=1) + "\n",
-        "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
-        "vocab.json": json.dumps(vocab | special, ensure_ascii=False) + "\n",
-        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-    }
+    texts = {"tokenizer.json": json.dumps(full, ensure_ascii=False, indent=1) + "\n",
+             "tokenizer_config.json": json.dumps(config, indent=2) + "\n"}  # fmt: skip
+    if tokenizer.pattern == GPT2_PATTERN:  # who reads the other two knows no other
+        texts["vocab.json"] = json.dumps(vocab | special, ensure_ascii=False) + "\n"
+        texts["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
+    return texts
+
+# %% ../../nbs/81_tokenizer_files.ipynb #3001331e
+def _check_parts(ranks: Mapping[bytes, int], merges: Collection, all_merges: bool) -> None:
+    """Compare the two parts of each merge with those that the ranks would join.
+
+    Raises:
+        ValueError: naming a merge of other parts.
+    """
+    given = {tuple(m.split(" ") if isinstance(m, str) else m) for m in merges}
+    if all_merges:
+        cuts = ((t[:i], t[i:]) for t in ranks for i in range(1, len(t)))
+        if given == {(_spell(a), _spell(b)) for a, b in cuts if {a, b} <= ranks.keys()}:
+            return
+    odd = given - {(_spell(a), _spell(b)) for a, b in _merges_of(ranks)}
+    if odd:
+        raise ValueError(f"ranks would not join {' and '.join(min(odd))}")
 
 # %% ../../nbs/81_tokenizer_files.ipynb #53397ec5
 def _from_merges(
@@ -122,13 +139,15 @@ def _from_merges(
     plain = {*letters, *made} - {*special}
     names = [token for token in vocab if token not in plain]
     others = (name for name in names if name not in special)
-    if lost := [name for name in others if not re.fullmatch(r"<.+>|\\[.+\\]", name)]:
+    if lost := [name for name in others if not re.fullmatch(r"<.+>|\[.+\]", name)]:
         needed = len(made) + len(lost)
         what = f"{len(made)} merges, where the vocabulary needs {needed}"
         raise ValueError(f"{what}: {lost[0]!r}, for one, is not made")
     ranks = {bytes(letters[x] for x in t): vocab[t] for t in vocab if t in plain}
     ends = {name: vocab[name] for name in names}
-    return Tokenizer(ranks, special_tokens=ends, pattern=pattern)
+    tokenizer = Tokenizer(ranks, special_tokens=ends, pattern=pattern)
+    _check_parts(tokenizer.ranks, merges, all_merges)
+    return tokenizer
 
 # %% ../../nbs/81_tokenizer_files.ipynb #481ca3fd
 def _read_tokenizer_json(path: Path) -> Tokenizer:
@@ -191,7 +210,7 @@ def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> T
         return _read_merges(vocab, merges)
     if path := files.find("tokenizer.tiktoken"):
         return Tokenizer.load(path)
-    size = files.json("config.json").get("vocab_size", 50257)
+    size = files.json("config.json").get("vocab_size")
     if files.reason or size not in (50257, 50304):  # 50304: padded to a multiple of 64
         files.first("tokenizer.json", "vocab.json", "tokenizer.tiktoken")
     return Tokenizer.gpt2()
