@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
@@ -20,11 +21,11 @@ from gpt2_book.embedding import tie_weights
 def test_numbers_of_a_configuration_are_refused_by_name():
     from types import SimpleNamespace
 
-    for value in (0, -3, 1.5, "2", None):
+    for value in (0, -3, 1.5, "2", None, True):
         with pytest.raises(ValueError, match=f"depth must be a whole number of at least 1, not {value!r}"):
             check_whole(SimpleNamespace(width=1, depth=value), "width", "depth")
     check_whole(SimpleNamespace(width=1, depth=2), "width", "depth")
-    for special in ((0, 1, 1), (0, 1, 5), (-1, 0, 1), (0, 1, "x")):
+    for special in ((0, 1, 1), (0, 1, 5), (-1, 0, 1), (0, 1, "x"), (True, 2, False)):
         config = SimpleNamespace(size=5, **dict(zip(("pad", "bos", "eos"), special)))
         with pytest.raises(ValueError, match="three different numbers below size = 5, not"):
             check_special(config, "size")
@@ -106,6 +107,29 @@ def test_folders_that_do_not_fit_are_refused_by_name(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="model.safetensors"):
         Small.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("left", [["embed.weight", "head.weight"], ["head.weight"]])
+def test_a_tied_matrix_that_is_stored_under_another_name_is_refused(left, tmp_path):
+    Small(SmallConfig()).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    matrix = tensors.pop("embed.weight")
+    save_file(tensors | {name: matrix + i for i, name in enumerate(left)}, file)
+    with pytest.raises(ValueError, match=r"head\.weight in .* is left over: it is tied to embed\.weight"):
+        Small.from_pretrained(tmp_path)
+
+
+def test_loading_draws_no_random_weights(tmp_path, monkeypatch):
+    model = Small(SmallConfig())
+    model.save_pretrained(tmp_path)
+
+    def draw(*args, **how):
+        raise AssertionError("random weights were drawn")
+
+    for name in ("normal_", "uniform_"):
+        monkeypatch.setattr(torch.Tensor, name, draw)
+    assert torch.equal(Small.from_pretrained(tmp_path).embed.weight, model.embed.weight)
 
 
 def test_a_save_that_fails_leaves_the_old_model(tmp_path, monkeypatch):

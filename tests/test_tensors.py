@@ -3,6 +3,7 @@
 
 from gpt2_book.workshop.tensors import (
     Checkpoint,
+    _NoDraws,
     _bytes_of,
     _room,
     _split_shards,
@@ -10,6 +11,7 @@ from gpt2_book.workshop.tensors import (
     read_header,
     save_model,
     weight_files,
+    without_memory,
 )
 
 
@@ -125,6 +127,36 @@ def test_loading_holds_the_weights_once_and_in_memory_of_its_own(tmp_path):
         result = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path), way], capture_output=True, text=True)
         peak, own = map(float, result.stdout.split() or [result.stderr])
         assert 0.95 < own <= peak < 1.15 if way == "copied" else own < 0.15 and peak < 1.15
+
+
+def test_other_draws_are_left_out_too_and_what_is_not_stored_stays_without_numbers():
+    class Drawn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(3, 2))
+            for draw in (nn.init.xavier_normal_, nn.init.xavier_uniform_, nn.init.kaiming_normal_):
+                draw(self.weight)
+            self.register_buffer("table", torch.zeros(2), persistent=False)
+
+    before = torch.random.get_rng_state()
+    with _NoDraws():
+        Drawn()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert without_memory(Drawn).table.is_meta
+
+
+def test_mapped_buffers_leave_their_file_too(tmp_path):
+    def build():
+        model = nn.Linear(3, 2)
+        model.register_buffer("mean", torch.ones(2))
+        return model
+
+    save_model(tmp_path, build().state_dict(), {})
+    file = tmp_path / "model.safetensors"
+    stored = {tensor.key: tensor for tensor in read_header(file)}
+    model = own_weights_(Checkpoint({}, stored).load(build, mapped=True))
+    file.write_bytes(bytes(file.stat().st_size))
+    assert model.mean.tolist() == [1, 1]
 
 
 def test_loading_draws_no_weights_and_wakes_no_compiler():

@@ -42,6 +42,10 @@ _HUB_DEFAULTS = {  # what GPT2Config means by a field that is left out
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True, "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
 }  # fmt: skip
+_HUB_ALIASES = {  # GPT2Config takes these for the others, and believes them
+    "max_position_embeddings": "n_positions", "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head", "hidden_size": "n_embd",
+}  # fmt: skip
 # the values of the other fields that change the computation and that we compute
 _HUB_SUPPORTED = {
     "model_type": ("gpt2",), "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
@@ -81,13 +85,15 @@ def from_hub_config(hub: Mapping) -> dict:
     """
     if hub.get("model_type") == OWN_TYPE:
         return _from_own_config(hub)
+    also = {name: hub[other] for other, name in _HUB_ALIASES.items() if other in hub}
+    hub = {**hub, **also}
     full = _HUB_DEFAULTS | {field: hub[field] for field in _HUB_DEFAULTS if field in hub}
     wrong = [
         f"{field} = {hub[field]!r}, not {' or '.join(map(repr, supported))}"
         for field, supported in _HUB_SUPPORTED.items()
         if field in hub and hub[field] not in supported
     ]
-    if not wrong and hub.get("n_inner") not in (None, 4 * full["n_embd"]):
+    if hub.get("n_inner") not in (None, 4 * full["n_embd"]):
         wrong.append(f"n_inner = {hub['n_inner']}, not 4 * n_embd = {4 * full['n_embd']}")
     rates = {field: full[field] for field in _HUB_DROPOUTS}
     if len(set(rates.values())) > 1:
@@ -120,8 +126,7 @@ def _to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     ``config.json``.
 
     Args:
-        end_of_text: the token that ends a text. GPT-2's own, 50256, where the vocabulary
-            has it and none is given.
+        end_of_text: the token that ends a text, if there is one.
 
     Raises:
         ValueError: naming what Hugging Face's GPT-2 cannot express.
@@ -130,12 +135,10 @@ def _to_hub_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
         raise ValueError(
             f"Hugging Face's format for GPT-2 cannot express the model: "
             f"{'; '.join(beyond)}")
-    if end_of_text is None and fields["vocab_size"] > 50256:
-        end_of_text = 50256
     hub: dict[str, Any] = {field: known[0] for field, known in _HUB_SUPPORTED.items()
                            if known[0] is not None}
     hub |= {theirs: fields[ours] for theirs, ours in _HUB_FIELDS.items()}
-    # left out, they would mean 50256
+    # left out, they would mean 50256; None means that there is no such token
     hub |= {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
     return {"architectures": ["GPT2LMHeadModel"], **hub,
             **dict.fromkeys(_HUB_DROPOUTS, fields["dropout"])}
@@ -209,9 +212,10 @@ class Saved(nn.Module):
         Args:
             revision: a branch, tag or commit of the hub repository.
             dtype: the type of the weights, which are converted one by one as they are read.
-            mapped: leave the weights in their file where type and device allow it. Nothing
-                is copied, and the file may be replaced or deleted while the model lives,
-                but not be written to in place.
+            mapped: leave the weights in their file where type and device allow it; float16
+                becomes float32 only by a copy, unless ``dtype`` asks for float16. Where
+                nothing is copied, the file may be replaced or deleted while the model
+                lives, but not be written to in place.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
@@ -235,9 +239,10 @@ class Saved(nn.Module):
         """Write what ``GPT2LMHeadModel`` and, with a tokenizer, ``AutoTokenizer`` load.
 
         Args:
-            tokenizer: written as well, where it is given.
-            max_shard_size: bytes in one file at most; with more, the weights are split into
-                shards and an index.
+            tokenizer: written as well, where it is given. Without one, a tokenizer that
+                stands in the folder stays there, and is the model's from then on.
+            max_shard_size: bytes in one file; with more, the weights are split into shards
+                and an index. A single tensor that is larger is not cut.
             own_format: what Hugging Face's GPT-2 cannot express, a model without biases,
                 say, is written so that only :meth:`from_pretrained` loads it, and a warning
                 says so. Otherwise it is refused.
@@ -253,18 +258,20 @@ class Saved(nn.Module):
         _save_checkpoint(folder, fields, self.state_dict(), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: Tokenizer | None = None,
-                    max_shard_size: int | str = "5GB", **how) -> str:
+                    max_shard_size: int | str = "5GB", own_format: bool = True,
+                    **how) -> str:
         """Upload what :meth:`save_pretrained` writes to a repository of the hub; return the
         commit's address.
 
         Args:
+            tokenizer, max_shard_size, own_format: as for :meth:`save_pretrained`.
             how: ``private`` makes a new repository a private one; ``revision`` is a branch,
                 ``token`` by default the one that is stored, ``commit_message`` a text.
 
         Raises:
             OSError: when the hub cannot be reached or says no.
         """
-        save = partial(self.save_pretrained, tokenizer=tokenizer)
+        save = partial(self.save_pretrained, tokenizer=tokenizer, own_format=own_format)
         return upload(repo_id, partial(save, max_shard_size=max_shard_size), **how)
 
     @property
@@ -283,6 +290,17 @@ _PARAMETER = re.compile(
     r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\."
     r"(weight|bias))"
 )
+
+
+def _end_of_text(tokenizer: Tokenizer | None, vocab_size: int) -> int | None:
+    """Return the token that ends a text, or None: ``<|endoftext|>``, or else the first
+    special token, as in the tokenizer's files. Without a tokenizer it is GPT-2's, if there
+    is room for it.
+    """
+    if tokenizer is None:
+        return 50256 if vocab_size > 50256 else None
+    special = tokenizer.special_tokens
+    return special.get(GPT2_SPECIAL[0], next(iter(special.values()), None))
 
 
 def _save_checkpoint(
@@ -307,7 +325,6 @@ def _save_checkpoint(
     if strange and all(tensor.is_floating_point() for tensor in state.values()):
         what = f"{strange[0]} and {len(strange) - 1} more"
         raise ValueError(f"{what} are no tensors of a GPT-2; merge adapters first")
-    special = tokenizer.special_tokens if tokenizer else {}
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         sizes = f"{tokenizer.vocab_size} tokens, the model {fields['vocab_size']}"
         raise ValueError(f"the tokenizer has {sizes}")
@@ -316,10 +333,11 @@ def _save_checkpoint(
         own = {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}
         contents: dict[str, dict] = {"config.json": own}
         warnings.warn(
-            f"only gpt2_book will load {folder}: the model has {'; '.join(beyond)}",
+            f"only gpt2_book will load what is saved: the model has {'; '.join(beyond)}",
             stacklevel=3)
     else:
-        hub = _to_hub_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
+        end = _end_of_text(tokenizer, fields["vocab_size"])
+        hub = _to_hub_config(fields, end_of_text=end)
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
         contents = {"config.json": hub, "generation_config.json": ends}
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}

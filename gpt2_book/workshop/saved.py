@@ -15,7 +15,7 @@ from torch import nn
 from ..embedding import tied_names
 from .hub import ModelFiles
 from gpt2_book.workshop.tensors import (
-    Checkpoint, read_header, save_model, weight_files
+    Checkpoint, Stored, read_header, save_model, weight_files, without_memory
 )
 
 # %% auto #0
@@ -40,6 +40,10 @@ def _read_config(files: ModelFiles, kind: str, config_class: type) -> Any:
         raise ValueError(f"{path}: {error}") from error
 
 # %% ../../nbs/73_saved_models.ipynb #1d350081
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)  # True is an int, too
+
+
 def check_whole(config: Any, *names: str) -> None:
     """Refuse fields of a configuration that are no whole numbers of at least 1.
 
@@ -47,7 +51,7 @@ def check_whole(config: Any, *names: str) -> None:
         ValueError: naming the field and what it is.
     """
     for name in names:
-        if not isinstance(value := getattr(config, name), int) or value < 1:
+        if not _is_whole(value := getattr(config, name)) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
@@ -61,12 +65,29 @@ def check_special(config: Any, name: str) -> None:
         ValueError: naming the three, and the size.
     """
     special, size = (config.pad, config.bos, config.eos), getattr(config, name)
-    known = all(isinstance(i, int) and 0 <= i < size for i in special)
+    known = all(_is_whole(i) and 0 <= i < size for i in special)
     if len(set(special)) < 3 or not known:
         below = f"three different numbers below {name} = {size}"
         raise ValueError(f"pad, bos and eos must be {below}, not {special}")
 
 # %% ../../nbs/73_saved_models.ipynb #013f4d30
+def _stored(files: ModelFiles, tied: list[list[str]]) -> dict[str, Stored]:
+    """List the tensors of a model, a tied one under each of its names.
+
+    Raises:
+        ValueError: when a tied tensor is stored under another name than its first.
+    """
+    stored = {tensor.key: tensor for file in weight_files(files)
+              for tensor in read_header(file)}
+    for first, *others in tied:
+        if again := [stored[name] for name in others if name in stored]:
+            raise ValueError(f"{again[0].key} in {again[0].file} is left over: it is tied "
+                             f"to {first}, under whose name it is stored")
+        if first in stored:
+            stored |= dict.fromkeys(others, stored[first])  # one tensor, many names
+    return stored
+
+# %% ../../nbs/73_saved_models.ipynb #29300c78
 _Model = TypeVar("_Model", bound="SavedModel")
 
 
@@ -75,7 +96,8 @@ class SavedModel(nn.Module):
     its own names.
 
     A subclass is built from its ``config``, a dataclass, and names its class and its
-    ``kind``, which is the file's ``model_type``.
+    ``kind``, which is the file's ``model_type``. The fields are what JSON knows: a tuple
+    would come back as a list.
     """
 
     config: Any
@@ -84,7 +106,10 @@ class SavedModel(nn.Module):
 
     def settle(self, dtype: torch.dtype = torch.float32,
                device: torch.device | str | None = None) -> None:
-        """Tie what is to be tied, and make what is not stored; here there is neither."""
+        """Tie what is to be tied, and make what is not stored; here there is neither.
+
+        Called by :meth:`from_pretrained`; a model's ``__init__`` may do so, too.
+        """
 
     @classmethod
     def from_pretrained(
@@ -93,22 +118,23 @@ class SavedModel(nn.Module):
     ) -> _Model:  # fmt: skip
         """Load what :meth:`save_pretrained` has written, in eval mode.
 
+        The weights are copied into memory, never left in a mapped file.
+
+        Args:
+            name: a folder. As for every :class:`gpt2_book.workshop.hub.ModelFiles`, the
+                name of an embedded model means that one, and what is neither is looked for
+                on the hub, on its main branch.
+
         Raises:
-            FileNotFoundError: when there is no such folder, or a file of it is missing.
+            FileNotFoundError: when there is no such model, or a file of it is missing.
             ValueError: when it holds something else, or a tensor is missing, left over or
                 of a wrong shape.
         """
         files = ModelFiles(name)
         build: Any = cls
         config = _read_config(files, cls.kind, cls.config_class)
-        with torch.device("meta"):
-            tied = tied_names(build(config))
-        stored = {tensor.key: tensor for file in weight_files(files)
-                  for tensor in read_header(file)}
-        for first, *others in tied:
-            if first in stored:
-                stored |= dict.fromkeys(others, stored[first])  # one tensor, many names
-        checkpoint = Checkpoint(asdict(config), stored)
+        tied = tied_names(without_memory(lambda: build(config)))
+        checkpoint = Checkpoint(asdict(config), _stored(files, tied))
         model = checkpoint.load(lambda: build(config), dtype=dtype, device=device)
         model.settle(dtype, device)
         return model.eval()

@@ -103,8 +103,8 @@ def _check_tensors(stored: Mapping[str, Stored], shapes: _Shapes) -> None:
     """Compare the tensors of a checkpoint with a model's, both under the model's names.
 
     Raises:
-        ValueError: naming each tensor that is missing, left over, or of another shape or
-            type. The shapes are those in the file.
+        ValueError: naming the first dozen tensors that are missing, left over, or of
+            another shape or type. The shapes are those in the file.
     """
     wrong = [f"{name} is missing" for name in shapes if name not in stored]
     for name, tensor in stored.items():
@@ -158,11 +158,12 @@ class Checkpoint:
         """Check all tensors against ``shapes``, then read them.
 
         Args:
-            mapped: where nothing is to be converted, leave all in their file, which must
-                then stay as it is. Not on Windows, where no program could replace the file.
+            mapped: leave all in their files, which must then stay as they are. Where one
+                has another type than ``dtype``, on another device and on Windows, where no
+                program could replace a mapped file, all are copied as without it.
 
         Raises:
-            ValueError: before any is read, naming each that does not fit.
+            ValueError: before any is read, naming the first dozen that do not fit.
         """
         _check_tensors(self.stored, shapes)
         kinds = {_FLOATS[t.dtype] for t in self.stored.values()}
@@ -176,12 +177,14 @@ class Checkpoint:
     def load(self, build: Callable[[], _Model], **how) -> _Model:
         """Return a new model with these weights for its parameters, in eval mode.
 
+        Buffers that no checkpoint holds (``persistent=False``) stay on the meta device; the
+        caller makes them anew.
+
         Args:
             build: makes the model, here without memory and without random weights.
             how: as for :meth:`read`.
         """
-        with torch.device("meta"), _NoDraws():
-            model = build()
+        model = without_memory(build)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(self.read(shapes, **how), assign=True)
         return model.eval()
@@ -208,19 +211,28 @@ class _NoDraws(TorchFunctionMode):
     """While it is active, ``torch.nn.init`` draws no random weights."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if getattr(function, "__module__", None) == "torch.nn.init":
+        draws = function in (Tensor.normal_, Tensor.uniform_)
+        if draws or getattr(function, "__module__", None) == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return function(*args, **(kwargs or {}))
+
+
+def without_memory(build: Callable[[], _Model]) -> _Model:
+    """Return what ``build`` makes, on the meta device: with shapes, and without weights."""
+    with torch.device("meta"), _NoDraws():
+        return build()
 
 # %% ../../nbs/87_tensors.ipynb #26b8998f
 @torch.no_grad()
 def own_weights_(model: nn.Module) -> nn.Module:
-    """Move the parameters of ``model``, in place, to memory of their own, row after row.
+    """Move the parameters and buffers of ``model``, in place, to memory of their own, row
+    after row.
 
-    Mapped ones leave their file, which may then be written to; shared ones stay shared.
+    Mapped ones leave their file, which may then be written to. A parameter that has several
+    names keeps them; different ones that shared memory do not share it any more.
     """
-    for p in model.parameters():
-        p.data = _room(tuple(p.shape), p.dtype, p.device).copy_(p)
+    for x in (*model.parameters(), *model.buffers()):
+        x.data = _room(tuple(x.shape), x.dtype, x.device).copy_(x)
     return model
 
 # %% ../../nbs/87_tensors.ipynb #421bab7a
@@ -298,7 +310,8 @@ def save_model(folder: str | os.PathLike, tensors: Mapping[str, Tensor],
 
     Args:
         texts: the name of each file, and its text or what it says in JSON.
-        how: as for ``_write_weights``.
+        how: ``max_shard_size``, of a file in bytes or as ``"5GB"``, which only a tensor
+            that is larger exceeds; ``stem``, how the names of the weights' files begin.
 
     Raises:
         OSError: when the disk is full, for instance; what stood there is left as it was.
