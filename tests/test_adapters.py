@@ -65,6 +65,10 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         load_adapters(wide, file)
     torch.testing.assert_close(wide(idx)[0], expected, atol=1e-12, rtol=0)
     assert not lora_layers(wide)
+    frozen = small_gpt(n_embd=32).requires_grad_(False)
+    with pytest.raises(ValueError, match="does not fit"):
+        load_adapters(frozen, file)
+    assert not any(p.requires_grad for p in frozen.parameters())
     with pytest.raises(ValueError, match="no linear layer is called 'transformer.h.1.attn.c_attn'"):
         load_adapters(small_gpt(n_layer=1), file)
     with pytest.raises(ValueError, match="no adapters to save"):
@@ -72,6 +76,20 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     save_file({"x": torch.zeros(2)}, tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match="b.safetensors holds no adapters"):
         load_adapters(small_gpt(), tmp_path / "b.safetensors")
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ValueError, match="a.safetensors is damaged or no safetensors file"):
+        load_adapters(small_gpt(), file)
+
+
+def test_adapters_of_several_kinds_are_refused(tmp_path):
+    from gpt2_book.workshop.adapters import save_peft
+
+    model = with_random_adapters()
+    next(iter(lora_layers(model).values())).alpha = 9.0
+    for save in (save_adapters, save_peft):
+        with pytest.raises(ValueError, match="one rank and one alpha for all layers, not 3 and 6, 3 and 9"):
+            save(model, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 # ../nbs/99_adapters.ipynb #5211415e
@@ -87,6 +105,15 @@ def test_a_file_of_adapters_is_whole_or_not_there():
             with pytest.raises(OSError, match="full"):
                 save_adapters(with_random_adapters(rank=2), file)
         assert file.read_bytes() == before and [p.name for p in Path(folder).iterdir()] == [file.name]
+        from gpt2_book.workshop.adapters import save_peft
+
+        peft = Path(folder, "peft")
+        save_peft(with_random_adapters(), peft)
+        before = {p.name: p.read_bytes() for p in peft.iterdir()}
+        full = mock.Mock(dumps=mock.Mock(side_effect=OSError("full")))  # once the weights are written
+        with mock.patch.dict(save_peft.__globals__, {"json": full}), pytest.raises(OSError, match="full"):
+            save_peft(with_random_adapters(rank=2), peft)
+        assert {p.name: p.read_bytes() for p in peft.iterdir()} == before
 
 
 # ../nbs/99_adapters.ipynb #786dbb89

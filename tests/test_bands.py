@@ -158,6 +158,17 @@ def test_reordered_rings_go_on_as_if_they_had_read_it():
     wrong = KVCache(4, 2, 8, 24, dtype=torch.float64)
     with pytest.raises(ValueError, match="the cache is made for a band of None, the model has 5"):
         gpt(tokens, cache=wrong)
+    with pytest.raises(ValueError, match="the cache is made for a band of 5, the model has None"):
+        banded(band=None)(tokens, cache=gpt.empty_cache(3))
+    cache = gpt.empty_cache(3)
+    gpt(tokens[:, :5], cache=cache)
+    cache.length = 3  # the ring was not full yet
+    torch.testing.assert_close(gpt(tokens[:, 3:4], cache=cache)[0], gpt(tokens[:, :4])[0][:, -1:], rtol=0, atol=1e-10)
+    gpt(tokens[:, 4:9], cache=cache)
+    with pytest.raises(ValueError, match="9 tokens were read, and a ring of 5 cannot be set back to 6"):
+        cache.length = 6
+    cache.reset()
+    torch.testing.assert_close(gpt(tokens, cache=cache)[0], gpt(tokens)[0], rtol=0, atol=1e-10)
     with pytest.raises(ValueError, match="need one width for the bands of 2 layers, not"):
         BandedCache((3, 4), 1, 1, 9)
 

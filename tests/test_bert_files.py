@@ -15,8 +15,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from gpt2_book.bert import Bert, BertForPreTraining
+from gpt2_book.bert import Bert, BertConfig, BertForPreTraining
 from gpt2_book.bert_training import BertClassifier, BertMultipleChoice
+from gpt2_book.finetuning import add_lora
 
 SHAPES = {"vocab_size": 53, "hidden_size": 21, "num_hidden_layers": 3, "num_attention_heads": 3,
           "intermediate_size": 29, "max_position_embeddings": 17}
@@ -61,6 +62,12 @@ def test_pairs_are_whole_sentences_half_and_half():
         if not label:
             assert second[0] // 100 == first[-1] // 100 + 1
     assert 0.44 < sum(label for *_, label in pairs) / len(pairs) < 0.56
+    odd = [[[10 * d + s] * n for s, n in enumerate((3, 8, 2, 0, 2, 3))] for d in (1, 2)]  # too long, and empty
+    left_out = [p for seed in range(40) for p in pair_sentences(odd, max_tokens=12, generator=torch.Generator().manual_seed(seed))]
+    for first, second, label in left_out:
+        assert first and second and not {11, 13, 21, 23} & {*first, *second}
+        assert label or second[0] == first[-1] + 1
+    assert {label for *_, label in left_out} == {0, 1}
     with pytest.raises(ValueError, match="two documents with sentences of 1 to 25 tokens"):
         list(pair_sentences(documents[:1], max_tokens=50, generator=torch.Generator()))
 
@@ -179,3 +186,17 @@ def test_checkpoints_go_to_hugging_face_and_back():
         assert found.keys() == wanted.keys()
         for name in wanted:
             assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
+
+    class Mine(Bert):
+        """A class that a reader derives."""
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = Mine(BertConfig(**SHAPES), pooler=False)
+        model.save_pretrained(folder)
+        report = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True)[1]
+        assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        for targets in (["query"], ["attention.output.dense"], ["intermediate.dense"]):
+            adapted = add_lora(Bert(BertConfig(**SHAPES)), targets=targets, rank=2)
+            with pytest.raises(ValueError, match="no tensors of a BERT; merge adapters first"):
+                adapted.save_pretrained(Path(folder) / "new")
+        assert not (Path(folder) / "new").exists()

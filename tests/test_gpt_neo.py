@@ -12,7 +12,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
+from gpt2_book.finetuning import add_lora
 from gpt2_book.gpt3 import GPT3, GPT3Config
 
 
@@ -114,8 +116,17 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
         banded().save_pretrained(tmp_path / "gpt2", own_format=False)
     assert not (tmp_path / "gpt2").exists()
     banded(band=None).save_pretrained(tmp_path / "gpt2")  # as ever
-    with pytest.raises(ValueError, match="bias=False cannot be written"):
-        save_gpt_neo(GPT3(replace(banded().config, bias=False)), tmp_path / "neo")
+    for targets in (["c_attn"], ["c_fc"]):
+        with pytest.raises(ValueError, match="no tensors of a GPT-3; merge adapters first"):
+            save_gpt_neo(add_lora(GPT3(banded().config), targets=targets, rank=2), tmp_path / "neo")
+    large = GPT3(banded().config)
+    large.load_state_dict(banded().state_dict())
+    with torch.no_grad():
+        large.transformer.h[1].attn.c_attn.weight[3] /= 1000
+    save_gpt_neo(large, tmp_path / "float32")
+    with pytest.raises(ValueError, match=r"too large for torch.bfloat16: \d+\.\d% are lost"):
+        save_gpt_neo(large.bfloat16(), tmp_path / "neo")
+    assert not (tmp_path / "neo").exists()
     singular = GPT3(banded().config)
     with torch.no_grad():
         singular.transformer.h[1].attn.c_attn.weight[3] = 0
@@ -132,3 +143,21 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
     path.write_text(json.dumps(hub | {"num_layers": 6, "attention_types": [[["global", "local"], 3]]}))
     with pytest.raises(ValueError, match=r"do not fit its configuration: .*transformer.h.4"):
         from_gpt_neo(tmp_path / "neo")
+    path.write_text(json.dumps(hub | {"embed_dropout": 0.1}))
+    with pytest.raises(ValueError, match="embed_dropout = 0.1"):
+        from_gpt_neo(tmp_path / "neo")
+    path.write_text(json.dumps(hub))
+    file, part = tmp_path / "neo/model.safetensors", "transformer.h.0.attn.attention."
+    save_file(load_file(file) | {f"{part}bias": torch.ones(1, 1, 24, 24), f"{part}masked_bias": torch.ones(1)}, file)
+    from_gpt_neo(tmp_path / "neo")  # old files have these masks
+    save_file(load_file(file) | {f"{part}q_proj.bias": torch.ones(16)}, file)
+    with pytest.raises(ValueError, match="has transformer.h.0.attn.attention.q_proj.bias, which is not part of the model"):
+        from_gpt_neo(tmp_path / "neo")
+
+
+def test_biases_that_a_model_lacks_are_zeros(gpt_neo, tmp_path):
+    model = GPT3(replace(banded().config, bias=False)).double().eval()
+    save_gpt_neo(model, tmp_path)
+    theirs = gpt_neo.GPTNeoForCausalLM.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    idx = torch.randint(61, (2, 24), generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(theirs(idx).logits, model(idx)[0], rtol=0, atol=1e-10)

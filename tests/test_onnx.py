@@ -5,9 +5,11 @@ from gpt2_book.workshop.onnx import export_onnx
 
 
 # ../nbs/92_onnx.ipynb #384831ab
+import copy
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -24,11 +26,12 @@ def test_export_writes_onnx_for_any_batch_and_length(tmp_path):
     gpt = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=2, n_embd=8, dropout=0.5))
     for parameter in gpt.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
+    model = copy.deepcopy(gpt).eval()
     gpt.transformer.h[0].eval()
     for inline in (10**9, 0):
         path = tmp_path / str(inline) / "model.onnx"
         assert export_onnx(gpt, path, inline=inline) < 1e-4
-        assert gpt.training
+        assert gpt.training and not gpt.transformer.h[0].training
         names = {"model.onnx"} if inline else {"model.onnx", "model.onnx.data"}
         assert {p.name for p in path.parent.iterdir()} == names
         assert os.path.dirname(torch.__file__).encode() not in path.read_bytes()
@@ -38,8 +41,7 @@ def test_export_writes_onnx_for_any_batch_and_length(tmp_path):
             idx = torch.randint(50, shape)
             (logits,) = session.run(["logits"], {"input_ids": idx.numpy()})
             with torch.no_grad():
-                ours = gpt.eval()(idx)[0]
-            gpt.train()
+                ours = model(idx)[0]
             torch.testing.assert_close(torch.from_numpy(logits), ours, rtol=1e-4, atol=1e-4)
 
 
@@ -50,6 +52,8 @@ def test_nothing_is_written_when_onnxruntime_disagrees(tmp_path, monkeypatch):
 
     from gpt2_book import GPT, GPTConfig
 
+    onnxruntime_run = onnxruntime.InferenceSession.run
+
     class Wrong(onnxruntime.InferenceSession):
         def run(self, *arguments):
             return [logits + 0.1 for logits in super().run(*arguments)]
@@ -59,6 +63,29 @@ def test_nothing_is_written_when_onnxruntime_disagrees(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="other logits than PyTorch"):
         export_onnx(gpt, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+    class WrongAtTheEnd(Wrong):  # of a full context
+        def run(self, names, given, *others):
+            (logits,) = onnxruntime_run(self, names, given, *others)
+            logits[:, 79:] += 0.1
+            return [logits]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", WrongAtTheEnd)
+    gpt = GPT(GPTConfig(block_size=80, vocab_size=11, n_layer=1, n_head=1, n_embd=4)).eval()
+    with pytest.raises(ValueError, match="other logits than PyTorch"):
+        export_onnx(gpt, tmp_path / "model.onnx")
+
+
+def test_an_error_of_pytorchs_is_not_said_to_be_onnxruntimes(tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    import torch
+
+    from gpt2_book import GPT, GPTConfig
+
+    gpt = GPT(GPTConfig(block_size=8, vocab_size=11, n_layer=1, n_head=1, n_embd=4)).eval()
+    monkeypatch.setattr(gpt, "forward", mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        export_onnx(gpt, tmp_path / "model.onnx")
 
 
 # ../nbs/92_onnx.ipynb #4157b4d9

@@ -79,7 +79,7 @@ def attend_in_band(q: Tensor, k: Tensor, v: Tensor, *, band: int,
 # %% ../../nbs/69_bands.ipynb #a7412ac4
 class BandKernel:
     """A kernel for ``gpt2_book.attention.CausalSelfAttention`` that looks back over
-    ``band`` keys, or obeys a mask."""
+    ``band`` keys, or obeys a mask, which must have the band in it."""
 
     def __init__(self, band: int):
         self.band = band
@@ -95,10 +95,10 @@ class BandKernel:
                                               dropout_p=dropout_p)
 
 
-def _cut_to_band(allowed: Tensor | None, T: int, band: int,
+def _cut_to_band(allowed: Tensor | None, T: int, band: int | None,
                  cache: KVCache | None = None) -> Tensor | None:
     """Return the mask for T new tokens in a layer with a band, from that of a layer that
-    sees all.
+    sees all; without a band, the same.
 
     Args:
         allowed: as from ``gpt2_book.kv_cache.places``, called before.
@@ -108,20 +108,22 @@ def _cut_to_band(allowed: Tensor | None, T: int, band: int,
         None where the kernel knows
 
     Raises:
-        ValueError: when the cache was made for a band of another width.
+        ValueError: when the cache was made for a band of another width, or for one or
+            none.
     """
-    start = 0 if cache is None else cache.length - T
+    start = 0
     if cache is not None:
-        if not isinstance(cache, BandedCache) or cache.band != min(band, cache.size):
-            width = getattr(cache, "band", None)
+        start = cache.length - T
+        width = cache.band if isinstance(cache, BandedCache) else None
+        if width != (band and min(band, cache.size)):
             raise ValueError(
                 f"the cache is made for a band of {width}, the model has {band}")
-        if T == 1:
+        if T == 1 and isinstance(cache, BandedCache):
             held = cache.ends.held  # the token in each place, below 0 where there is none
             known = held.clamp(min=0)
             return None if allowed is None else allowed[..., known] & (held >= 0)
-    if allowed is None and start == 0:
-        return None
+    if band is None or (allowed is None and start == 0):
+        return allowed
     first = max(0, start - band + 1)
     device = None if allowed is None else allowed.device
     near = band_mask(T, start + T - first, band=band, device=device)
@@ -131,8 +133,9 @@ def _cut_to_band(allowed: Tensor | None, T: int, band: int,
 
 # %% ../../nbs/69_bands.ipynb #461b64d5
 class BandedGPT(GPT):
-    """A GPT whose second, fourth, ... layers look back over a band, where its configuration
-    has one: ``band`` and ``bands``, as in :class:`gpt2_book.gpt3.GPT3Config`.
+    """A GPT some of whose layers look back over a band: ``band`` is its width and ``bands``
+    says which, as in :class:`gpt2_book.gpt3.GPT3Config`, the second, fourth, and so on.
+    To use one, take :class:`gpt2_book.gpt3.GPT3`, which adds that configuration.
 
     Source: Brown et al. (2020), section 2.1.
     """
@@ -149,9 +152,9 @@ class BandedGPT(GPT):
             cache: KVCache | None) -> Tensor:
         parts, band = self.transformer, self.config.band
         x = parts.drop(parts.wte(idx) + parts.wpe(where))  # (B, T, C)
-        near = allowed if band is None else _cut_to_band(allowed, idx.size(1), band, cache)
-        for i, block in enumerate(parts.h):
-            x = block(x, attn_mask=near if i % 2 else allowed,
+        near = _cut_to_band(allowed, idx.size(1), band, cache)
+        for i, (block, banded) in enumerate(zip(parts.h, self.config.bands)):
+            x = block(x, attn_mask=near if banded else allowed,
                       cache=None if cache is None else cache[i])
         return parts.ln_f(x)
 
@@ -181,7 +184,8 @@ class Ring(LayerCache):
     """The keys and values of a layer that looks back over a band: each new token takes the
     place of the oldest.
 
-    What has left the band is gone, so a ring cannot be set back to an earlier length.
+    What has left the band is gone, so a cache with rings is not set back to an earlier
+    length.
 
     Shapes:
         keys and values: (B, H, band, D)
@@ -216,9 +220,14 @@ class BandedCache(KVCache):
     Shapes:
         each layer's keys and values: (batch, n_head, size, head_size), or with a band
         (batch, n_head, band, head_size)
+
+    Raises:
+        ValueError: when the bands have several widths; and later, when ``length`` is set
+            back after the rings have been full, but by ``reset``.
     """
 
     ends: _BandedEnds
+    _length = 0
 
     def __init__(
         self, bands: Sequence[int | None], n_head: int, head_size: int, size: int, *,
@@ -239,6 +248,18 @@ class BandedCache(KVCache):
             for band in bands
         ]
         self.reset()
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read."""
+        return self._length
+
+    @length.setter
+    def length(self, n: int) -> None:
+        if 0 < n < self._length and self._length > self.band:
+            raise ValueError(f"{self._length} tokens were read, and a ring of {self.band} "
+                             f"cannot be set back to {n}: reset the cache")
+        self._length = n
 
     def grow(self, T: int) -> int:
         start, end = super().grow(T), self.length

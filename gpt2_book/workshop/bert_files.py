@@ -113,6 +113,11 @@ def _open_bert(files: ModelFiles, names: Sequence[str], *,
 _CLASSES = {"Bert": "BertModel", "BertForPreTraining": "BertForPreTraining",
             "BertClassifier": "BertForSequenceClassification",
             "BertMultipleChoice": "BertForMultipleChoice"}  # fmt: skip
+_TENSOR = re.compile(
+    r"cls\.predictions\.bias|((bert\.)?(embeddings\.\w+|pooler\.dense|"
+    r"encoder\.layer\.\d+\.(attention\.(self|output)|intermediate|output)\.\w+)|"
+    r"cls\.(predictions\.transform\.\w+|seq_relationship)|classifier)\.(weight|bias)"
+)
 
 
 def _bert_config(kind: str, config: Mapping, state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -180,9 +185,23 @@ class SavedBert(nn.Module):
                         max_shard_size: int | str = "5GB") -> None:
         """Write what Hugging Face's class of the same purpose loads. Larger files are
         split.
+
+        An encoder without a pooler is written without one: ``BertModel`` loads that with
+        ``add_pooling_layer=False``.
+
+        Raises:
+            ValueError: when the model has tensors that no BERT has, adapters say, or is of
+                no class that has its like there.
         """
-        state = self.state_dict()
-        hub = _bert_config(type(self).__name__, asdict(self.config), state)
+        state, cls = self.state_dict(), type(self)
+        if strange := [name for name in state if not _TENSOR.fullmatch(name)]:
+            what = f"{strange[0]} and {len(strange) - 1} more"
+            raise ValueError(f"{what} are no tensors of a BERT; merge adapters first")
+        kinds = [c.__name__ for c in cls.__mro__ if c.__name__ in _CLASSES]
+        if not kinds:
+            known = ", ".join(_CLASSES)
+            raise ValueError(f"{cls.__name__} is none of {known}, and derives from none")
+        hub = _bert_config(kinds[0], asdict(self.config), state)
         save_model(folder, state, {"config.json": hub}, max_shard_size=max_shard_size)
 
 # %% ../../nbs/77_bert_files.ipynb #77a00002
@@ -237,11 +256,11 @@ def check_rows(idx: Tensor, attention_mask: Tensor, segments: Tensor, config: An
             raise ValueError(f"{name} {int(x[row, place])} {where}")
 
 # %% ../../nbs/77_bert_files.ipynb #7545b778
-def _run_end(sentences: Sequence[Sequence[int]], start: int, room: int) -> int:
+def _run_end(sentences: Sequence[Sequence[int]], start: int, room: int, most: int) -> int:
     """Return the end of the run of whole sentences from ``start`` that has at most ``room``
-    tokens.
+    tokens. An empty sentence, or one of more than ``most``, ends it.
     """
-    while start < len(sentences) and len(sentences[start]) <= room:
+    while start < len(sentences) and 0 < len(sentences[start]) <= min(room, most):
         room -= len(sentences[start])
         start += 1
     return start
@@ -249,7 +268,7 @@ def _run_end(sentences: Sequence[Sequence[int]], start: int, room: int) -> int:
 
 def _elsewhere(
     documents: Sequence[Sequence[Sequence[int]]], places: Sequence[tuple[int, int]],
-    here: int, room: int,
+    here: int, room: int, most: int,
     draw: Callable[[int], int],
 ) -> list[int]:  # fmt: skip
     """Return the tokens of a run of sentences from one of ``places`` that is in another
@@ -258,7 +277,8 @@ def _elsewhere(
     other = here
     while other == here:
         other, start = places[draw(len(places))]
-    return _join(documents[other][start : _run_end(documents[other], start, room)])
+    end = _run_end(documents[other], start, room, most)
+    return _join(documents[other][start:end])
 
 
 def _join(sentences: Sequence[Sequence[int]]) -> list[int]:
@@ -274,17 +294,20 @@ def pair_sentences(
     another document.
 
     Args:
-        documents: the sentences of each, as tokens. A sentence of more than half of
-            ``max_tokens`` is left out.
+        documents: the sentences of each, as tokens. A sentence that is empty, or has more
+            than half of ``max_tokens``, is left out, and no run goes across it.
+        max_tokens: the most tokens of both texts together, without [CLS] and [SEP]s.
 
     Yields:
         The tokens of the first and of the second text, and 0 where it follows the first, 1
-            where it does not.
+            where it does not. The end of a document, with nothing to follow it, begins no
+            pair.
 
     Raises:
         ValueError: when fewer than two documents have a sentence that is short enough.
 
-    Source: Devlin et al. (2019), section 3.1 and appendix A.2.
+    Source: Devlin et al. (2019), section 3.1 and appendix A.2; another document as in
+    ``create_instances_from_document`` in Google's BERT.
     """
     half = max_tokens // 2
     places = [(d, s) for d, document in enumerate(documents) for s, x in enumerate(document)
@@ -298,15 +321,15 @@ def pair_sentences(
     for d, document in enumerate(documents):
         start = 0
         while start < len(document):
-            cut = start + 1 + draw(max(1, _run_end(document, start, half) - start))
+            cut = start + 1 + draw(max(1, _run_end(document, start, half, half) - start))
             first = _join(document[start:cut])
-            end = _run_end(document, cut, max_tokens - len(first))
+            end = _run_end(document, cut, max_tokens - len(first), half)
             start = cut
             if not 0 < len(first) <= half or end == cut:
                 continue
             if draw(2):
                 yield first, _elsewhere(documents, places, d, max_tokens - len(first),
-                                       draw), 1
+                                        half, draw), 1
             else:
                 yield first, _join(document[cut:end]), 0
                 start = end

@@ -79,25 +79,23 @@ _COMPUTED = {
 }  # fmt: skip
 
 
-def _rope_fields(hub: Mapping) -> dict:
+def _rope_fields(hub: Mapping) -> tuple[dict, list[str]]:
     """Read the base of the rotary positions and their stretch, where old files or new ones
-    have them.
-
-    Raises:
-        ValueError: naming a kind of positions that is not implemented.
+    have them; and name what is not implemented.
     """
     rope = {**(hub.get("rope_scaling") or {}), **(hub.get("rope_parameters") or {})}
     theta = rope.get("rope_theta", hub.get("rope_theta", 10000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind, wrong = rope.get("rope_type", rope.get("type", "default")), list[str]()
     if kind not in ("default", "llama3"):
-        raise ValueError(f"rope_type = {kind!r}, not 'default' or 'llama3'")
+        wrong.append(f"rope_type = {kind!r}, not 'default' or 'llama3'")
     if rope.get("partial_rotary_factor", 1.0) != 1:
-        raise ValueError(f"partial_rotary_factor = {rope['partial_rotary_factor']}, not 1")
+        wrong.append(f"partial_rotary_factor = {rope['partial_rotary_factor']}, not 1")
     names = Llama3Scaling.__dataclass_fields__
     if kind == "llama3" and (missing := [name for name in names if name not in rope]):
-        raise ValueError(f"rope_type = 'llama3' without {', '.join(missing)}")
-    scaling = Llama3Scaling(**{n: rope[n] for n in names}) if kind == "llama3" else None
-    return {"rope_theta": float(theta), "rope_scaling": scaling}
+        wrong.append(f"rope_type = 'llama3' without {', '.join(missing)}")
+    stretched = kind == "llama3" and not wrong
+    scaling = Llama3Scaling(**{n: rope[n] for n in names}) if stretched else None
+    return {"rope_theta": float(theta), "rope_scaling": scaling}, wrong
 
 # %% ../../nbs/63_llama_files.ipynb #6300000b
 def _unlike(hub: Mapping, kind: str) -> list[str]:
@@ -117,8 +115,8 @@ def from_llama_config(hub: Mapping) -> dict:
     :class:`gpt2_book.modern.LlamaConfig`.
 
     Raises:
-        ValueError: naming what is missing, or each field that asks for what is not
-            implemented.
+        ValueError: naming what is missing, or each field above that asks for what is not
+            implemented. Fields of other names are passed over.
     """
     if (kind := hub.get("model_type")) not in FAMILIES:
         raise ValueError(f"config.json has model_type = {kind!r}, not one of "
@@ -126,11 +124,12 @@ def from_llama_config(hub: Mapping) -> dict:
     needed = (*_FIELDS, *FAMILIES[kind][1])
     if missing := [field for field in needed if hub.get(field) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
-    if wrong := _unlike(hub, kind):
+    rope, strange = _rope_fields(hub)
+    if wrong := _unlike(hub, kind) + strange:
         raise ValueError(f"config.json asks for what this Llama does not implement: "
                          f"{'; '.join(wrong)}")
     C, H = hub["hidden_size"], hub["num_attention_heads"]
-    return {ours: hub[theirs] for theirs, ours in _FIELDS.items()} | _rope_fields(hub) | {
+    return {ours: hub[theirs] for theirs, ours in _FIELDS.items()} | rope | {
         "n_kv_head": hub.get("num_key_value_heads") or H,
         "head_size": hub.get("head_dim") or C // H,
         "rms_norm_eps": hub.get("rms_norm_eps", 1e-6),
@@ -168,7 +167,8 @@ def _open_llama(name: str | os.PathLike, *, revision: str | None = None) -> Chec
     return Checkpoint(fields | {"tie_weights": tied}, stored)
 
 # %% ../../nbs/63_llama_files.ipynb #63000010
-def to_llama_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
+def to_llama_config(fields: Mapping, *, begin_of_text: int | None = None,
+                    end_of_text: int | None = None) -> dict:
     """Translate the fields of a ``LlamaConfig`` into the content of a ``config.json``.
 
     Raises:
@@ -177,13 +177,16 @@ def to_llama_config(fields: Mapping, *, end_of_text: int | None = None) -> dict:
     if fields["qk_norm"] and fields["window"] is not None:
         raise ValueError("no family in Hugging Face's format has both qk_norm and a window")
     kind = "qwen3" if fields["qk_norm"] else "mistral" if fields["window"] else "llama"
-    scaling = fields["rope_scaling"] and {"rope_type": "llama3", **fields["rope_scaling"]}
+    scaling = fields["rope_scaling"]
+    if isinstance(scaling, Llama3Scaling):
+        scaling = asdict(scaling)
     hub = {"architectures": [FAMILIES[kind][0]], "model_type": kind,
            **{theirs: fields[ours] for theirs, ours in _FIELDS.items()},
            "num_key_value_heads": fields["n_kv_head"], "head_dim": fields["head_size"],
            "rms_norm_eps": fields["rms_norm_eps"], "rope_theta": fields["rope_theta"],
-           "rope_scaling": scaling, "tie_word_embeddings": fields["tie_weights"],
-           "bos_token_id": end_of_text, "eos_token_id": end_of_text}
+           "rope_scaling": scaling and {"rope_type": "llama3", **scaling},
+           "tie_word_embeddings": fields["tie_weights"],
+           "bos_token_id": begin_of_text, "eos_token_id": end_of_text}
     hub |= {name: values[0] for name, values in _COMPUTED.items() if values[0] is not None}
     if kind != "qwen3":
         del hub["use_sliding_window"]
@@ -203,20 +206,22 @@ class SavedLlama(Saved):
         """Load a folder or a hub repository of Llama, Mistral or Qwen3, in eval mode.
 
         Args:
-            block_size: a shorter context than the model's, and so a smaller cache.
+            block_size: a shorter context than the model's, and so a smaller cache; it is
+                what :meth:`save_pretrained` then writes.
             revision, dtype, device, mapped: as for :class:`gpt2_book.model.GPT`.
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
             ValueError: when a file is damaged, asks for something that is not implemented,
                 a tensor is missing, left over or of a wrong shape, or ``block_size`` is
-                longer than the model's.
+                below 1 or longer than the model's.
         """
         checkpoint = _open_llama(name, revision=revision)
         longest = checkpoint.fields["block_size"]
         if block_size is not None and block_size > longest:
             raise ValueError(f"block_size = {block_size}, but the model has {longest}")
-        fields = checkpoint.fields | {"block_size": block_size or longest}
+        fields = checkpoint.fields | {"block_size": (longest if block_size is None
+                                                     else block_size)}
         how: dict[str, Any] = {"dtype": dtype, "device": device, "mapped": mapped}
         model = checkpoint.load(lambda: cls(cls.config_class(**fields)), **how)
         if model.config.tie_weights:
@@ -232,11 +237,12 @@ class SavedLlama(Saved):
         Args:
             tokenizer: written as well, where it is given.
             max_shard_size: bytes in one file at most.
-            own_format: makes no difference; there is no other format.
+            own_format: makes no difference, as there is one format; it is here so that a
+                Llama is saved by the same call as a GPT.
 
         Raises:
-            ValueError: when the model has tensors that no Llama has, adapters say, or the
-                tokenizer is too large.
+            ValueError: when the model has tensors that no Llama has, adapters say, or both
+                ``qk_norm`` and a window, or the tokenizer is too large.
         """
         fields, state = asdict(self.config), self.state_dict()
         if strange := [name for name in state if not _TENSOR.fullmatch(name)]:
@@ -248,14 +254,16 @@ class SavedLlama(Saved):
             del state[_HEAD]
         save_model(folder, state, files, max_shard_size=max_shard_size)
 
-
+# %% ../../nbs/63_llama_files.ipynb #5140b2bb
 def _texts(fields: Mapping, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Return what stands beside the weights: the configuration, and a tokenizer's files."""
     special = tokenizer.special_tokens if tokenizer else {}
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model "
                          f"{fields['vocab_size']}")
-    hub = to_llama_config(fields, end_of_text=special.get(GPT2_SPECIAL[0]))
+    ends = {"begin_of_text": special.get("<|begin_of_text|>", special.get(GPT2_SPECIAL[0])),
+            "end_of_text": special.get("<|end_of_text|>", special.get(GPT2_SPECIAL[0]))}
+    hub = to_llama_config(fields, **ends)
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
     return {"config.json": hub, **texts}
 
