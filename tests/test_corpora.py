@@ -227,6 +227,18 @@ def test_an_interrupted_writer_leaves_what_was_there_before():
             assert TokenShards(folder)[:].tolist() == [1, 2]
             assert sorted(path.name for path in Path(folder).iterdir()) == ["00000.bin", "tokens.json"]
 
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # nor does it harm what is not its own
+        Path(folder, "00003.bin").write_bytes(b"of somebody else")
+        for bad, error in ((power_cut(), KeyboardInterrupt), ([1, 10], ValueError), ([], ValueError)):
+            with pytest.raises(error):
+                write_shards(bad, folder, vocab_size=10, shard_size=1 if bad == [1, 10] else 3)
+            assert [path.name for path in Path(folder).iterdir()] == ["00003.bin"]
+        Path(folder, "journal.jsonl").write_text("{}")
+        for overwrite in (False, True):
+            with pytest.raises(FileExistsError, match="holds shards with a journal"):
+                write_shards([1, 2], folder, vocab_size=10, overwrite=overwrite)
+        assert sorted(path.name for path in Path(folder).iterdir()) == ["00003.bin", "journal.jsonl"]
+
 
 # ../nbs/82_corpora.ipynb #065fed65
 def test_a_shard_that_is_open_on_windows_goes_at_the_next_writing():
@@ -305,7 +317,9 @@ def test_damaged_manifests_are_refused():
             ({"count": 11}, "promises 11 tokens, its shards add up to 10"),
             ({"count": 0, "shards": []}, "promises 0 tokens"),
             ({"shards": [{}]}, "cannot be used: KeyError: 'file'"),
-            ({"shards": [{"file": "00000.bin"}]}, "cannot be used: KeyError: 'count'"),
+            ({"shards": [{"file": "00000.bin"}]}, "cannot be used: KeyError: 'crc32'"),
+            ({"shards": [{"file": "00000.bin", "crc32": 7}]}, "cannot be used: KeyError: 'count'"),
+            ({"shards": [{"file": "00000.bin", "crc32": "7", "count": 10}]}, "its checksum of 00000.bin is '7', no number"),
             ({"shards": [{"file": 3}]}, "cannot be used: TypeError"),
             ({"vocab_size": "ten"}, "cannot be used: TypeError"),
         ]:  # fmt: skip

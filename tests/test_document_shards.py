@@ -110,5 +110,41 @@ def test_cutting_loses_nothing_wherever_it_begins():
         for shard, n, begin in shards:
             done += len(shard)
             assert sum(map(len, parts[:n])) + begin == done
+            assert begin == 0 or begin < len(parts[n]), "a whole document counts as one"
             rest = [shard for shard, _, _ in _cut_shards(parts[n:], size, n, begin)]
             assert (np.concatenate([np.empty(0, int), *rest]) == whole[done:]).all()
+
+
+def test_what_must_not_be_continued_is_refused_before_anything_is_written(tmp_path, small_tokenizer):
+    documents, how = words(), {"shard_size": 300, "held_out": 20}
+    document_shards(documents, tmp_path, small_tokenizer, **how)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    ranks = dict(small_tokenizer.ranks)
+    a, b = list(ranks)[:2]
+    ranks[a], ranks[b] = ranks[b], ranks[a]
+    other = Tokenizer(ranks, special_tokens=small_tokenizer.special_tokens)  # of the same size
+    for tokenizer, change, message in (
+        (small_tokenizer, {"held_out": 40}, "held_out: saved 20, here 40"), (other, {}, "tokenizer: saved"),
+        (small_tokenizer, {"n_tokens": 0}, "n_tokens must be at least 1, not 0"),
+        (small_tokenizer, {"shard_size": 0}, "shard_size must be at least 1, not 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            document_shards(documents, tmp_path, tokenizer, **how | change)
+    for part in ("held_out", "train"):
+        (tmp_path / part / "journal.jsonl").rename(tmp_path / part / "aside")
+        with pytest.raises(FileExistsError, match="holds tokens that no journal names"):
+            document_shards(documents, tmp_path, small_tokenizer, **how)
+        (tmp_path / part / "aside").rename(tmp_path / part / "journal.jsonl")
+    document_shards(documents, tmp_path, small_tokenizer, **how)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+
+
+def test_documents_beyond_the_last_token_are_not_read(tmp_path, small_tokenizer):
+    def endless():
+        for document in words() * 100:
+            read.append(document)
+            yield document
+
+    read = []
+    _stream_shards(endless(), tmp_path, small_tokenizer, n_tokens=1000)
+    assert len(TokenShards(tmp_path)) == 1000 and len(read) == 256, "one batch for the encoder"

@@ -111,6 +111,9 @@ def test_pair_batches_shift_the_target_by_one():
     for rows in ([], [[1], []]):
         with pytest.raises(ValueError, match="at least one token"):
             pad_rows(rows, value=0)
+    for pairs in ([], [([1], [])], [([], [1])]):
+        with pytest.raises(ValueError, match="at least one token"):
+            pair_batch(pairs, letters, letters)
 
 
 # ../nbs/71_pairs.ipynb #7ba2b07f
@@ -136,7 +139,7 @@ def test_what_no_model_can_read_is_refused_by_name_and_number():
                 check_side(name, ids, real, sizes)
     for wrong, message in (
         (mask & False, "attention_mask: row 0 of 2 is all padding"), (mask.flip(1), "padding must stand on the right"),
-        (mask.double(), "must be bool, or 0 and 1, .* not torch.float64"), (mask[:, 1:], r"of shape \(2, 3\), not torch.bool of \(2, 2\)"),
+        (mask.double(), "must be bool, or 0 and 1, .* not torch.float64"), (good, r"0 and 1, .* not torch.int64 of \(2, 3\) with other numbers"), (mask[:, 1:], r"of shape \(2, 3\), not torch.bool of \(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             check_mask("attention_mask", wrong, good.shape)

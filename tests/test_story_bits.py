@@ -33,7 +33,10 @@ def test_what_contradicts_itself_cannot_be_told():
 
 # ../nbs/76_story_bits.ipynb #76aa0004
 def test_the_first_impossible_part_is_found():
-    from gpt2_book.workshop.stories import tell_story
+    import pytest
+
+    from gpt2_book.workshop.stories import World, tell_story
+    from gpt2_book.workshop.story_bits import _readings
 
     for i in range(2):
         story = tell_story(i, split="test")
@@ -43,5 +46,8 @@ def test_the_first_impossible_part_is_found():
             end = story.parts[n][0]
             assert first_impossible(story.text[:end]) == end  # a story has an end
             assert first_impossible(story.text[:end] + "Then it rained cats. ") == end
-        start = story.parts[-2][0]
-        assert first_impossible(story.text[:-1]) == start
+        for length in (2, len(story.text) - 1):
+            assert first_impossible(story.text[:length]) == length
+        assert first_impossible(2 * story.text) == len(story.text)
+    with pytest.raises(KeyError):  # a mistake of the program is not taken for another way
+        list(_readings("One", 0, World(), {"days": []}))

@@ -241,6 +241,8 @@ def test_pairs_of_wmt(monkeypatch):
     assert list(wmt_pairs(rows=rows, languages=("de", "en"))) == [("Hallo", "Hello")]
     with pytest.raises(TypeError, match="from their start again"):
         wmt_pairs(rows=iter(rows))
+    with pytest.raises(ValueError, match="of en and de, not of .*'fr'"):
+        wmt_pairs(languages=("en", "fr"))
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"pip install 'gpt2_book\[datasets\]'"):
         wmt_pairs()

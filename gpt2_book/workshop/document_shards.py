@@ -5,8 +5,10 @@
 # %% ../../nbs/98_document_shards.ipynb #a68e460c
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -15,7 +17,9 @@ import numpy as np
 
 from ..tokenizer import Tokenizer
 from .checkpoints import differences
-from .corpora import MAGIC, MANIFEST, token_dtype, write_shard
+from gpt2_book.workshop.corpora import (
+    JOURNAL, MAGIC, MANIFEST, token_dtype, write_shard,
+)  # fmt: skip
 from .files import whole_file
 
 # %% auto #0
@@ -36,7 +40,8 @@ def _cut_shards(parts: Iterable[np.ndarray], size: int, n: int = 0,
     for tokens in parts:
         while count + len(tokens) - begin >= size:
             end = begin + size - count
-            yield np.concatenate([*held, tokens[begin:end]]), n, end
+            place = (n, end) if end < len(tokens) else (n + 1, 0)
+            yield np.concatenate([*held, tokens[begin:end]]), *place
             held, count, begin = [], 0, end
         held.append(tokens[begin:])
         count, n, begin = count + len(tokens) - begin, n + 1, 0
@@ -44,13 +49,6 @@ def _cut_shards(parts: Iterable[np.ndarray], size: int, n: int = 0,
         yield np.concatenate(held), n, 0
 
 # %% ../../nbs/98_document_shards.ipynb #af728ffc
-def _skip(documents: Iterable[Mapping], n: int) -> Iterable[Mapping]:
-    """Return documents but the first n, which a stream of the datasets library can skip
-    unread.
-    """
-    return documents.skip(n) if hasattr(documents, "skip") else islice(documents, n, None)
-
-
 def _encode(documents: Iterable[Mapping], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """Yield each document's tokens, the end of the text before it first; they are computed
     on all cores.
@@ -61,6 +59,14 @@ def _encode(documents: Iterable[Mapping], tokenizer: Tokenizer) -> Iterator[np.n
     while texts := [document["text"] for document in islice(documents, 256)]:
         for tokens in encoding.encode_ordinary_batch(texts, num_threads=threads):
             yield np.array([end, *tokens], dtype=dtype)
+
+
+def _first_tokens(parts: Iterable[np.ndarray], n: int) -> Iterator[np.ndarray]:
+    """Yield the first n tokens."""
+    for tokens in parts:
+        yield tokens[:n]
+        if (n := n - len(tokens)) <= 0:
+            return
 
 # %% ../../nbs/98_document_shards.ipynb #38dc3829
 def fineweb_edu(subset: str = "sample-10BT") -> Iterable[Mapping]:
@@ -81,16 +87,34 @@ def fineweb_edu(subset: str = "sample-10BT") -> Iterable[Mapping]:
                         streaming=True)
 
 # %% ../../nbs/98_document_shards.ipynb #62326a0f
-_JOURNAL = "journal.jsonl"
+def _settings(tokenizer: Tokenizer, **numbers: int | None) -> dict:
+    """Return what must be the same at each call: a manifest's beginning, the numbers, and a
+    checksum of the tokenizer.
+
+    Raises:
+        ValueError: when ``shard_size`` or ``n_tokens`` is below 1.
+    """
+    for name in ("shard_size", "n_tokens"):
+        if (n := numbers[name]) is not None and n < 1:
+            raise ValueError(f"{name} must be at least 1, not {n}")
+    vocab, by_id = tokenizer.vocab_size, tokenizer.ranks.__getitem__
+    what = [*sorted(tokenizer.ranks, key=by_id), tokenizer.pattern,
+            *sorted(tokenizer.special_tokens.items())]
+    known = {"tokenizer": hashlib.sha256(repr(what).encode()).hexdigest()[:16]}
+    return {"magic": MAGIC, "version": 1, "dtype": token_dtype(vocab).name,
+            "vocab_size": vocab, **numbers, **known}
 
 
 def _read_journal(path: Path, settings: dict) -> list[dict]:
     """Return what a journal says about the shards so far, and begin it where there is none.
 
     Raises:
+        FileExistsError: when there are shards, and no journal of them.
         ValueError: when the shards so far were made with other settings; the message names
             them.
     """
+    if (path.parent / MANIFEST).exists() and not path.exists():
+        raise FileExistsError(f"{path.parent} holds tokens that no journal names")
     text = path.read_text(encoding="utf8") if path.exists() else ""
     lines = [json.loads(line) for line in text.splitlines(keepends=True)
              if line.endswith("\n")]
@@ -107,40 +131,42 @@ def _read_journal(path: Path, settings: dict) -> list[dict]:
 # %% ../../nbs/98_document_shards.ipynb #f0a1ec91
 def _stream_shards(
     documents: Iterable[Mapping], folder: str | os.PathLike, tokenizer: Tokenizer, *,
-    n_tokens: int | None = None, shard_size: int = 2**26,
+    n_tokens: int | None = None, shard_size: int = 2**26, held_out: int = 0,
 ) -> Path:  # fmt: skip
     """Write documents as :func:`gpt2_book.workshop.corpora.write_shards` would, or go on
-    where an earlier call stopped.
+    behind the last shard of an earlier call.
 
     Args:
         documents: in the same order at each call; each has a ``"text"``.
         n_tokens: stop there.
+        held_out: where the corpus is divided; it must stay the same, too.
 
     Raises:
-        ValueError: when ``folder`` holds shards made with other settings, and for a stream
-            without documents.
+        FileExistsError: when ``folder`` holds shards that another function wrote.
+        ValueError: when ``folder`` holds shards made with other settings, for a number
+            below 1, and for a stream without documents.
     """
-    folder, vocab = Path(folder), tokenizer.vocab_size
-    folder.mkdir(parents=True, exist_ok=True)
-    dtype, how = token_dtype(vocab).name, {"shard_size": shard_size, "n_tokens": n_tokens}
-    about = {"magic": MAGIC, "version": 1, "dtype": dtype, "vocab_size": vocab}
-    shards = _read_journal(folder / _JOURNAL, {**about, **how})
+    about = _settings(tokenizer, shard_size=shard_size, n_tokens=n_tokens,
+                      held_out=held_out)
+    (folder := Path(folder)).mkdir(parents=True, exist_ok=True)
+    shards = _read_journal(folder / JOURNAL, about)
     last = shards[-1] if shards else {"documents": 0, "tokens": 0}
     first, begin, total = last["documents"], last["tokens"], sum(s["count"] for s in shards)
-    left = float("inf") if n_tokens is None else n_tokens
-    parts = _encode(_skip(documents, first), tokenizer) if total < left else ()
-    with (folder / _JOURNAL).open("a", encoding="utf8", newline="\n") as journal:
-        for tokens, n, end in _cut_shards(parts, shard_size, first, begin):
-            tokens = tokens[: int(min(left - total, shard_size))]
+    parts: Iterable[np.ndarray] = ()
+    if (left := sys.maxsize if n_tokens is None else n_tokens - total) > 0:
+        parts = _encode(islice(documents, first, None), tokenizer)
+    with (folder / JOURNAL).open("a", encoding="utf8", newline="\n") as journal:
+        for tokens, n, end in _cut_shards(_first_tokens(parts, begin + left), shard_size,
+                                          first, begin):
             shard = write_shard(folder / f"{len(shards):05}.bin", tokens)
             shards.append({**shard, "documents": n, "tokens": end})
             print(json.dumps(shards[-1]), file=journal, flush=True)
-            if (total := total + len(tokens)) >= left:
-                break
     if not shards:
         raise ValueError(f"there were no documents to write to {folder}")
-    shards = [{key: shard[key] for key in ("file", "count", "crc32")} for shard in shards]
-    manifest = {**about, "count": total, "shards": shards}
+    manifest = {key: about[key] for key in ("magic", "version", "dtype", "vocab_size")}
+    manifest["count"] = sum(shard["count"] for shard in shards)
+    manifest["shards"] = [{key: shard[key] for key in ("file", "count", "crc32")}
+                          for shard in shards]
     with whole_file(folder / MANIFEST) as partial:
         partial.write_bytes(json.dumps(manifest, indent=1).encode())
     return folder
@@ -153,29 +179,29 @@ def document_shards(
     """Write a stream of documents as the shards of a recipe: the first ones in
     ``held_out/``, the rest in ``train/``.
 
-    A call that was interrupted is continued by the same call.
+    ``document_shards(fineweb_edu(), "fineweb", Tokenizer.gpt2(), n_tokens=10**9)`` takes a
+    tenth of that corpus. A call that was interrupted is continued by the same call, from
+    its last full shard on.
 
     Args:
         documents: can be read more than once, in the same order; :func:`fineweb_edu`, or
             any list.
         held_out: how many documents.
-        n_tokens: to train on, at most.
+        n_tokens: to train on, at most. No setting can be changed later, this one neither.
 
     Raises:
+        FileExistsError: when a part's folder holds shards that another function wrote.
         TypeError: when the documents can be read only once.
-        ValueError: when ``folder`` holds shards made with other settings, or a part would
-            be empty.
+        ValueError: when ``folder`` holds shards made with other settings, ``shard_size`` or
+            ``n_tokens`` is below 1, or a part would be empty.
     """
     if iter(documents) is documents:
         raise TypeError(
             "the documents must be readable from their start again, to be continued after "
             "an interruption")
-    folder = Path(folder)
-    first = documents.take(held_out) if hasattr(documents,
-                                                "take") else islice(documents, held_out)
-    _stream_shards(list(first), folder / "held_out", tokenizer, shard_size=shard_size)
-    rest = _skip(documents, held_out)
-    rest = rest if hasattr(rest, "skip") else list(rest)
-    _stream_shards(rest, folder / "train", tokenizer, n_tokens=n_tokens,
-                  shard_size=shard_size)
+    folder, how = Path(folder), {"shard_size": shard_size, "held_out": held_out}
+    _settings(tokenizer, shard_size=shard_size, n_tokens=n_tokens)  # before any work
+    first, rest = islice(documents, held_out), islice(documents, held_out, None)
+    _stream_shards(first, folder / "held_out", tokenizer, **how)
+    _stream_shards(rest, folder / "train", tokenizer, n_tokens=n_tokens, **how)
     return folder

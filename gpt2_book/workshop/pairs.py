@@ -179,14 +179,12 @@ def encode_pairs(pairs: Sequence[Pair],
 
 # %% ../../nbs/71_pairs.ipynb #9f4904a3
 class PairBatch(NamedTuple):
-    """Source and target of ``B`` pairs, padded on the right; the masks are True where a
-    token stands.
-    """
+    """``B`` pairs, padded on the right; the masks are True where a token stands."""
 
     src: Tensor  # (B, S)
     attention_mask: Tensor  # (B, S)
-    tgt_in: Tensor  # (B, T): bos, then the target without its last token
-    tgt_out: Tensor  # (B, T): the target, which is tgt_in one step later
+    tgt_in: Tensor  # (B, T): bos, then tgt_out but for its last place
+    tgt_out: Tensor  # (B, T): the target
     decoder_attention_mask: Tensor  # (B, T)
 
 
@@ -200,8 +198,9 @@ def pair_batch(
         ValueError: when there is no pair, or an empty side.
     """
     src, attention_mask = pad_rows([s for s, _ in pairs], value=source.pad)  # (B, S)
-    tgt, real = pad_rows([[target.bos, *t] for _, t in pairs], value=target.pad)
-    found = src, attention_mask, tgt[:, :-1], tgt[:, 1:], real[:, 1:]  # (B, S), (B, T)
+    tgt, real = pad_rows([t for _, t in pairs], value=target.pad)  # (B, T)
+    tgt_in = torch.cat([torch.full_like(tgt[:, :1], target.bos), tgt[:, :-1]], 1)
+    found = src, attention_mask, tgt_in, tgt, real
     return PairBatch(*(x.to(device) for x in found))
 
 # %% ../../nbs/71_pairs.ipynb #eee589bb
@@ -231,11 +230,12 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
         ValueError: when the mask has another shape or type, a row is all padding, or
             padding is not on the right.
     """
-    if mask.shape != torch.Size(shape) or mask.is_floating_point():
+    real = mask != 0  # (B, T)
+    other = " with other numbers" if (mask[real] != 1).any() else ""
+    if mask.shape != torch.Size(shape) or mask.is_floating_point() or other:
         raise ValueError(
             f"{name} must be bool, or 0 and 1, of shape {tuple(shape)}, not {mask.dtype} "
-            f"of {tuple(mask.shape)}")
-    real = mask != 0  # (B, T)
+            f"of {tuple(mask.shape)}{other}")
     lengths = real.sum(1)  # (B,)
     if (lengths == 0).any():
         raise ValueError(

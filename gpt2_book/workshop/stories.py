@@ -50,6 +50,7 @@ class World:
     done: tuple = ()  # what was done last; nobody does the same twice in a row
 
     def copy(self) -> World:
+        """Copy what a story goes on changing; the rest is shared."""
         return replace(self, at={**self.at}, where={**self.where}, thinks={**self.thinks},
                        searched={*self.searched})
 
@@ -108,7 +109,7 @@ class Voice:
         return chosen
 
     def act(self, a: str, verbs: Sequence[str], after: str = ".") -> None:
-        """Say what ``a`` does; a pronoun is always the subject of the sentence before."""
+        """Say what ``a`` does, often by a pronoun where ``a`` was the last to act."""
         w = self.world
         self.say(self.pick([w.pronoun[a], a], [3, 1]) if w.last == a else a)
         self.one(verbs, " ", after)

@@ -23,6 +23,10 @@ def _basic_words(text: str, *, lowercase: bool = True) -> list[str]:
     """Cut a text at white space, around punctuation and around Chinese characters; drop
     accents with the capitals.
 
+    What is dropped is what the tokenizers library drops. It differs from Devlin et al. in
+    two things: a Σ that ends a word becomes σ there, and ς in their code and here; and it
+    leaves 256 rare ideographs in their words.
+
     Source: ``BasicTokenizer`` in Devlin et al.'s published code.
     """
     if lowercase:
@@ -36,13 +40,13 @@ def _basic_words(text: str, *, lowercase: bool = True) -> list[str]:
             out.append(" ")
         elif category[0] == "P" or symbol or _is_chinese(c):
             out += [" ", c, " "]
-        elif category[0] != "C" and c != "\ufffd":
+        elif category not in ("Cc", "Cf", "Co", "Cs") and c != "\ufffd":
             out.append(c)
-    return "".join(out).split(" ")
+    return "".join(out).split()  # also at the separators of lines and paragraphs
 
 
 def _is_chinese(c: str) -> bool:
-    """Say whether a character is one of Unicode's unified ideographs."""
+    """Say whether a character is in one of the blocks of ideographs that BERT names."""
     blocks = (
         (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
         (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
@@ -52,7 +56,7 @@ def _is_chinese(c: str) -> bool:
 # %% ../../nbs/79_wordpiece.ipynb #805a559e
 class WordPiece:
     """BERT's tokenizer: words, then the longest pieces of the vocabulary from left to
-    right.
+    right. It can neither be trained nor decode; ``names`` has the piece of each number.
 
     Args:
         vocab: each piece and its number. A piece that goes on with a word begins with
@@ -62,7 +66,8 @@ class WordPiece:
     Raises:
         ValueError: when the vocabulary lacks a special token.
 
-    Source: Wu et al. (2016), section 4.1; Devlin et al.'s published code.
+    Source: Devlin et al.'s published code, which allows a word 200 characters; the 100 are
+    Hugging Face's.
     """
 
     def __init__(self, vocab: Mapping[str, int], *, lowercase: bool = True) -> None:
@@ -74,7 +79,14 @@ class WordPiece:
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, *,
                         revision: str | None = None) -> WordPiece:
-        """Read the ``vocab.txt`` of a model, and whether it is lowercase."""
+        """Read the ``vocab.txt`` of a model, such as ``"bert-base-uncased"``, and whether
+        it is lowercase.
+
+        Raises:
+            FileNotFoundError: when there is no such model, or it has no ``vocab.txt``.
+            ValueError: when its words are cut in another way, or a special token is
+                missing.
+        """
         files = ModelFiles(name, revision=revision)
         path = files.find("tokenizer_config.json")
         how = json.loads(path.read_text(encoding="utf8")) if path else {}
