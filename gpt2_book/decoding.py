@@ -70,10 +70,12 @@ class _Int8Linear(nn.Module):
         if rows <= 8 and torch.compiler.is_compiling():
             y = self.few(x, self.weight, self.scale)
         else:
+            # sums of whole numbers times x could pass float16's 65,504
+            part = 2**-7 if x.dtype == torch.float16 else 1.0
             # each in the type of x may fit into the CPU's cache
             blocks = self.weight.split(4096)
-            y = torch.cat([multiply(x, block.to(x.dtype)) for block in blocks], dim=-1)
-            y = y * self.scale
+            y = torch.cat([multiply(part * x, W.to(x.dtype)) for W in blocks], dim=-1)
+            y = y * (self.scale / part)
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
 # %% ../nbs/24_fast_decoding.ipynb #6dae2fdb

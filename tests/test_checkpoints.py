@@ -211,6 +211,31 @@ def test_a_run_with_other_settings_is_refused():
             checkpoints.resume(other)
 
 
+# ../nbs/83_checkpoints.ipynb #7c153aec
+def test_a_loop_of_ones_own_resumes():
+    from dataclasses import make_dataclass
+
+
+    def own(config, step=0):
+        model = torch.nn.Linear(2, 2)
+        loader = ShuffledLoader(torch.arange(100), 2, 4)
+        parts = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), "scaler": torch.amp.GradScaler("cpu", enabled=False)}
+        return types.SimpleNamespace(model=model, loader=loader, config=config, precision="float32", step=step, **parts)
+
+
+    for fields in ([("lr", float)], [("lr", float, 1.0)]):  # without a default, and with one
+        kind = make_dataclass("Settings", fields)
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = own(kind(1e-3), step=3), own(kind(1e-3))
+            first.model(torch.ones(1, 2)).sum().backward()
+            first.optimizer.step()
+            Checkpoints(folder).save(first)
+            Checkpoints(folder).resume(second)
+            assert_same((training_tensors(second), second.step), (training_tensors(first), 3))
+            with pytest.raises(ValueError, match="training.lr: saved 0.001, here 0.002"):
+                Checkpoints(folder).resume(own(kind(2e-3)))
+
+
 # ../nbs/83_checkpoints.ipynb #2bdf16ae
 def test_settings_of_before_a_field_was_added_have_its_default():
     nested = with_defaults({"a": {"x": 1}, "b": None, "new": [3]}, {"a": {"x": 0, "y": 2}, "b": {"z": 1}, "c": {"v": 5}})

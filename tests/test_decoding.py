@@ -78,6 +78,16 @@ def test_int8_is_within_half_a_step_and_stays_tied():
         assert len(names) == 1 + (not tied)
 
 
+# ../nbs/24_fast_decoding.ipynb #e2217d60
+def test_int8_does_not_overflow_in_float16():
+    from gpt2_book.decoding import _Int8Linear
+
+    linear = torch.nn.Linear(768, 4, bias=False).half()
+    linear.weight.data.fill_(0.01)
+    y = _Int8Linear(linear)(torch.ones(1, 768).half())
+    torch.testing.assert_close(y, torch.full((1, 4), 7.68).half(), rtol=5e-3, atol=0)
+
+
 # ../nbs/24_fast_decoding.ipynb #721bc27a
 def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
     from gpt2_book.decoding import _Int8Linear, _shared_copy

@@ -91,3 +91,39 @@ def test_two_threads_read_with_one_model():
     go_on.set()
     thread.join()
     assert modes == [False] and model.training
+
+
+# ../nbs/70_reading.ipynb #a42e4e87
+def test_two_readers_with_other_numbers_of_threads_leave_the_first_ones():
+    import threading
+
+    from gpt2_book.workshop.reading import so_many_threads
+
+    steps, here, found = [threading.Event() for _ in range(3)], torch.get_num_threads(), []
+    other = here + 2
+
+
+    def first():
+        with so_many_threads(here + 1):
+            steps[0].set()
+            steps[1].wait(10)
+        steps[2].set()
+
+
+    def second():  # begins and ends later
+        steps[0].wait(10)
+        with so_many_threads(other):
+            steps[1].set()
+            steps[2].wait(10)
+
+
+    try:
+        for group in ((first, second), (lambda: found.append(torch.get_num_threads()),)):
+            threads = [threading.Thread(target=work) for work in group]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        torch.set_num_threads(here)
+    assert found == [here], "what a new thread begins with"

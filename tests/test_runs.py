@@ -156,6 +156,29 @@ def test_a_full_disk_ends_the_log_with_one_line():
             log.write({"step": 0})
 
 
+# ../nbs/84_runs.ipynb #284c325e
+def test_an_output_that_is_closed_or_not_there_ends_no_run():
+    closed = io.StringIO()
+    closed.close()
+    for name in ("stdout", "stderr"):
+        for stream in (closed, None):
+            for progress in (True, None):
+                with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                    with mock.patch.object(sys, name, stream):
+                        path = fit(a_trainer(steps=2), folder, RunConfig(eval_every=1), sample=lambda model: "text", progress=progress)
+                assert path.name == "step-00000002"
+
+
+# ../nbs/84_runs.ipynb #8e9cb60e
+def test_the_log_is_on_the_disk_before_a_checkpoint():
+    done = []
+    with mock.patch(f"{fit.__module__}.sync", lambda path: done.append(path.name)):
+        with mock.patch.object(Checkpoints, "save", lambda self, trainer: done.append(trainer.step) or "a path"):
+            with tempfile.TemporaryDirectory() as folder:
+                fit(a_trainer(), folder, RunConfig(save_every=6))
+    assert done == ["log.jsonl", 6, "log.jsonl", 12]
+
+
 # ../nbs/84_runs.ipynb #73b119f1
 def test_control_c_stops_after_the_step_and_the_run_goes_on():
     whole = a_trainer()

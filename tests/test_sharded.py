@@ -157,6 +157,40 @@ def test_one_process_continues_what_two_ranks_have_left(two_ranks, one_process, 
     close([program["numbers"](record) for record in run], steps[4:])
 
 
+def test_another_number_of_ranks_draws_by_the_seed_of_the_run(one_process, monkeypatch, tmp_path):
+    build, drawn = one_process[0]["build"], []
+    for seed in (1, 2):
+        run, checkpoints = build(Trainer), ShardedCheckpoints(tmp_path / str(seed))
+        torch.manual_seed(seed)
+        checkpoints.save(run)
+        path = checkpoints.all()[0] / "state.json"
+        path.write_text(path.read_text().replace('"ranks": 1', '"ranks": 2'))
+        for rank in (0, 1):
+            monkeypatch.setattr(sharded, "rank_and_size", lambda rank=rank: (rank, 1))
+            sharded._read_part(run, checkpoints.all()[0])
+            drawn.append(torch.rand(()).item())
+        monkeypatch.undo()
+    assert len(set(drawn)) == 4
+
+
+def test_a_loader_or_model_that_does_not_fit_is_refused_and_nothing_changes(one_process, tmp_path):
+    run, checkpoints = one_process[0]["build"](Trainer), ShardedCheckpoints(tmp_path)
+    before, run.loader = run.loader, iter([])
+    with pytest.raises(TypeError, match="has no state_dict"):
+        checkpoints.resume(run)  # where there is no checkpoint yet
+    run.loader = before
+    run.loader.next_batch()
+    checkpoints.save(run)
+    other = one_process[0]["build"](Trainer)
+    other.model.register_buffer("more", torch.zeros(1))
+    with pytest.raises(ValueError, match="lacks, or has in another shape: model.more"):
+        checkpoints.resume(other)
+    assert other.loader.state_dict()["step"] == 0
+    run.precision = "bfloat16"
+    with pytest.warns(UserWarning, match="in float32 and continues in bfloat16"):
+        checkpoints.resume(run)
+
+
 @pytest.mark.parametrize("damage", ["cut", "missing", "extra", "flipped", "sums", "unreadable sums"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(two_ranks, one_process, tmp_path, damage):
     import shutil
@@ -200,11 +234,14 @@ def test_another_run_or_batch_is_refused_and_nothing_changes(two_ranks, one_proc
     assert run.step == 0 and all(torch.equal(before[k], t) for k, t in named_tensors(run.model).items())
 
 
-def test_the_plain_form_is_told_apart(tmp_path, one_process):
+def test_each_form_is_told_apart(tmp_path, one_process):
     run = one_process[0]["build"](Trainer)
     Checkpoints(tmp_path).save(run)
     with pytest.raises(ValueError, match="written by a single process"):
         ShardedCheckpoints(tmp_path).resume(run)
+    ShardedCheckpoints(tmp_path / "parts").save(run)
+    with pytest.raises(ValueError, match="written by ranks: continue it under torchrun"):
+        Checkpoints(tmp_path / "parts").resume(run)
 
 
 def test_the_oldest_checkpoints_go(tmp_path, one_process):

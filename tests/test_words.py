@@ -23,4 +23,8 @@ def test_every_way_to_multiply_by_int8_is_the_layer_itself():
                     y = INT8_PRODUCTS[name](x, layer.weight, layer.scale)
                     torch.testing.assert_close(y.to(dtype), layer(x), rtol=off, atol=off)
     assert int8_products(torch.float64, compiled=False) == ["own"] and int8_products(torch.float32, compiled=False) == ["own", "int8"]
+    largest = torch.full((1, 768), 127, dtype=torch.int8)
+    for name in int8_products(torch.float16, compiled=True):  # 97,536 before it is scaled
+        y = INT8_PRODUCTS[name](torch.ones(1, 768).half(), largest, torch.ones(1) / 127)
+        torch.testing.assert_close(y, torch.tensor([[768.0]]))
     assert by_words(x, layer.weight, layer.scale).dtype == torch.float32

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,7 +27,7 @@ from ..data import Loader
 from ..speed import peak_flops, training_flops
 from ..training import Step, TrainConfig, Trainer, evaluate
 from .checkpoints import Checkpoints
-from .files import whole_file
+from .files import sync, whole_file
 
 _logger = logging.getLogger(__name__)
 
@@ -116,6 +117,10 @@ class Log:
             elif name != "step" and value is not None:
                 self.board.add_scalar(name, value, entry["step"])
 
+    def sync(self) -> None:
+        """Return when the log is on the disk."""
+        sync(self.path)
+
     def __enter__(self) -> Log:
         return self
 
@@ -198,6 +203,13 @@ def _make_entry(trainer: Trainer, record: Step, processes: OneProcess) -> dict:
     return entry
 
 
+def _save(checkpoints: Checkpoints, trainer: Trainer, log: Log | None) -> Path:
+    """Write a checkpoint, after all lines of the log that come before it."""
+    if log:
+        log.sync()
+    return checkpoints.save(trainer)
+
+
 @cache
 def _peak(device: torch.device, precision: str) -> float:
     return peak_flops(device, precision)
@@ -226,25 +238,37 @@ def _begin_log(
 
 
 @contextmanager
+def _output_may_be_gone() -> Iterator[None]:
+    """Lose what an output that is closed or full does not take."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError is Python's word for "closed"
+        if isinstance(error, ValueError) and "closed" not in str(error):
+            raise
+
+
+@contextmanager
 def _progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[tqdm]:
     """Yield a bar of the updates, hidden by default where standard error is no terminal."""
     total, done = trainer.config.steps, trainer.step
+    if sys.stderr is None or getattr(sys.stderr, "closed", False):
+        hidden = True
     bar = tqdm(total=total, initial=done, unit="step", disable=hidden)
     try:
         yield bar
     finally:
-        with suppress(OSError):  # the terminal may be gone
+        with _output_may_be_gone():
             bar.close()
 
 
 def _show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -> None:
     """Move a progress bar on by one step and show the numbers of its line in the log; write
-    evaluations above it.
+    evaluations above it. An output that is closed or full ends no run.
 
     Args:
-        say: takes the evaluations instead. An output that is closed or full ends no run.
+        say: takes the evaluations instead.
     """
-    with suppress(OSError):
+    with _output_may_be_gone():
         write = say or (None if bar.disable else bar.write)
         if write and "held_out" in entry:
             losses = f"loss {entry['loss']:.3f}, held-out loss {entry['held_out']:.3f}"
@@ -255,7 +279,7 @@ def _show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -
     shown["tokens/s"] = f"{entry['tokens_per_second']:,.0f}"
     if "mfu" in entry:
         shown["mfu"] = f"{entry['mfu']:.0%}"
-    with suppress(OSError):
+    with _output_may_be_gone():
         bar.set_postfix(shown, refresh=False)
         bar.update()
 
@@ -277,7 +301,8 @@ def fit(
             generators.
         resume: continue from the newest good checkpoint in ``folder``, if there is one.
         progress: show a progress bar; by default where standard error is a terminal.
-        say: is called with each evaluation's text, which otherwise stands above the bar.
+        say: is called with each evaluation's text, which otherwise stands above the bar, or
+            in the log alone where there is none.
         processes: that share the run; the first of them writes the log and shows it.
 
     Raises:
@@ -304,7 +329,7 @@ def fit(
                 log.write(entry)
             stop = any(group.gather(asked.is_set())) and trainer.step < steps
             if stop or trainer.step == steps or trainer.step % run.save_every == 0:
-                path = checkpoints.save(trainer)
+                path = _save(checkpoints, trainer, log)
             _show(shown, entry, say if log else None)
             if stop:
                 _logger.warning("stopped after %d of %d steps; continue from %s",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..modern import Llama
 from ..training import TrainConfig, Trainer
 from gpt2_book.workshop.checkpoints import (
     SUMS, Checkpoints, Run, check_settings, named_tensors, random_state, resumable,
-    set_random_state, set_seed, set_training_tensors, settings_of, training_tensors,
+    set_random_state, set_seed, set_state, settings_of, training_tensors,
 )  # fmt: skip
 from .files import sha256, sync, whole_folder
 from .runs import OneProcess
@@ -107,24 +106,19 @@ def _read_part(run: Run, folder: Path) -> None:
 
     Raises:
         TypeError: when the loader cannot say where it is; nothing is changed then.
-        ValueError: when that was a run with other settings or batches; nothing is changed
-            then, either.
+        ValueError: when that was a run with other settings, batches or tensors; nothing is
+            changed then, either.
     """
     rank, size = rank_and_size()
     state = json.loads((folder / "state.json").read_text(encoding="utf8"))
     check_settings(run, state["settings"], folder)
-    loader = resumable(run.loader)
-    position = _redealt(state["loader"], loader.state_dict())
-    tensors = _read_tensors(run, folder / "tensors")
-    loader.load_state_dict(position)
-    set_training_tensors(run, tensors)
-    if run.scaler.is_enabled() and state["scaler"]:
-        run.scaler.load_state_dict(state["scaler"])
-    run.step = state["step"]
-    if size != state["ranks"]:
-        return set_seed(run.step * size + rank)
-    lists = json.loads((folder / f"random-{rank:05}.json").read_text(encoding="utf8"))
-    set_random_state(load_file(folder / f"random-{rank:05}.safetensors"), lists)
+    position = _redealt(state["loader"], resumable(run.loader).state_dict())
+    set_state(run, state, position, _read_tensors(run, folder / "tensors"))
+    theirs = rank if size == state["ranks"] else 0
+    lists = json.loads((folder / f"random-{theirs:05}.json").read_text(encoding="utf8"))
+    set_random_state(load_file(folder / f"random-{theirs:05}.safetensors"), lists)
+    if size != state["ranks"]:  # a number that all of them draw, and their own
+        set_seed(int(torch.randint(2**31, ())) + rank)
 
 # %% ../../nbs/85_sharded.ipynb #8227192a
 def _sums_of(folder: Path) -> dict[str, str]:
@@ -166,9 +160,8 @@ def _damage_of(folder: Path) -> str:
 class ShardedCheckpoints(Checkpoints):
     """Checkpoints of which each rank writes its part, in a folder that all ranks see.
 
-    Any number of ranks reads them.
-
-    A :class:`gpt2_book.training.Trainer` in a single process can resume from them as well.
+    Any number of ranks reads them, and so does a single process by this class. The form in
+    which ``Checkpoints`` writes is another one, and each refuses the other's.
     """
 
     def save(self, run: Run) -> Path:
@@ -179,9 +172,7 @@ class ShardedCheckpoints(Checkpoints):
         path, rank = self.folder / f"step-{run.step:08}", rank_and_size()[0]
         if rank == 0:
             whole_folder(path, lambda inside: self._fill(run, inside))
-            older = [p for p in self.all() if int(p.name[5:]) <= run.step]
-            for old in older[: -self.keep]:
-                shutil.rmtree(old, ignore_errors=True)
+            self._prune(run.step)
         else:
             self._fill(run, None)
         gather(None)  # until it has its name
@@ -195,24 +186,14 @@ class ShardedCheckpoints(Checkpoints):
             lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
             (inside / SUMS).write_text(lines, encoding="utf8", newline="\n")
 
-    def resume(self, run: Run) -> Path | None:
-        """Continue from the newest checkpoint that is intact; return its folder, or None
-        where there is none at all.
+    def _found(self) -> list[Path]:
+        return gather(self.all())[0]  # rank 0's
 
-        Raises:
-            ValueError: when every checkpoint is damaged, or of a run with other settings.
-        """
-        found = gather(self.all())[0]
-        for path in reversed(found):
-            if not (damage := _damage_of(path)):
-                _read_part(run, path)
-                return path
-            going = f"{path} is damaged, going back to the one before: {damage}"
-            warnings.warn(going, stacklevel=2)
-        if found:
-            names = ", ".join(path.name for path in found)
-            raise ValueError(f"every checkpoint in {self.folder} is damaged: {names}")
-        return None
+    def _damage(self, path: Path) -> str:
+        return _damage_of(path)
+
+    def _read(self, run: Run, path: Path) -> None:
+        _read_part(run, path)
 
 # %% ../../nbs/85_sharded.ipynb #9d96463a
 def whole_model(trainer: Trainer) -> GPT | None:

@@ -21,6 +21,9 @@ def by_words(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """Multiply a few rows by an int8 matrix, in a loop that a compiler writes and that
     reads four weights as one word. Where C is no multiple of four, the plain loop does it.
 
+    Needs a machine that keeps a word's lowest byte first, and a matrix row by row in
+    memory, as ``to_int8`` lays it; PyTorch refuses the view of another.
+
     Shapes:
         x: (..., C); weight: (V, C); scale: (V,); returns (..., V), in float32
     """
@@ -58,7 +61,9 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _by_int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Multiply rows by an int8 matrix with PyTorch's own product, in the type of ``x``."""
+    """Multiply rows by an int8 matrix with PyTorch's own product, which rounds its sums to
+    the type of ``x`` before they are scaled; in the type of that times ``scale``.
+    """
     ask = _ask_int8_whole if torch.compiler.is_compiling() else _ask_int8
     return ask(x, weight) * scale
 
@@ -69,12 +74,16 @@ INT8_PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def int8_products(dtype: torch.dtype, *, compiled: bool) -> list[str]:
-    """Name the ways to multiply a few rows of a type by an int8 matrix: first the layer's
-    own, the loop in a compiled step.
+    """Name the ways to multiply a few rows of a type by an int8 matrix.
+
+    The first is ``"loop"`` in a compiled step, else ``"own"``, the layer's ``forward``; the
+    others are in ``INT8_PRODUCTS``.
     """
     ways = ["loop" if compiled else "own"]
     if compiled and sys.byteorder == "little":  # the first weight is a word's lowest byte
         ways.append("words")
-    if dtype.itemsize <= 4 and hasattr(torch, "_weight_int8pack_mm"):
+    # float16 has no room for a sum that is not scaled yet
+    exact = dtype in (torch.float32, torch.bfloat16)
+    if exact and hasattr(torch, "_weight_int8pack_mm"):
         ways.append("int8")
     return ways
