@@ -74,15 +74,19 @@ def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
             ({"text": str(text), "model": shape | {"block_size": 4000}}, ValueError, "takes 4001"),
             ({"text": str(text) + "s"}, FileNotFoundError, "text.txts"), ({"shards": folder}, FileNotFoundError, "train"),
         ):  # fmt: skip
-            Path(folder, "tokenizer.tiktoken").unlink(missing_ok=True)
+            for name in ("tokenizer.tiktoken", "text.sha256"):
+                Path(folder, name).unlink(missing_ok=True)
             with pytest.raises(kind, match=message):
                 prepare(Recipe.of(settings | wrong), Path(folder)).batches()
         flipped = bytearray((shards / "train" / "00000.bin").read_bytes())
         flipped[0] ^= 1
         (shards / "train" / "00000.bin").write_bytes(flipped)
         with pytest.raises(ValueError, match="corrupt"):
-            prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder))
-        prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder), verify=False)
+            prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"))
+        prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"), verify=False)
+        write_shards(list(reversed(found.held_out)), shards / "train", vocab_size=270, overwrite=True)
+        with pytest.raises(ValueError, match="shards has changed since the run in .*again began"):
+            run_recipe(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"))
 
 
 # ../nbs/89_from_recipe.ipynb #ea2bf521
@@ -117,6 +121,59 @@ def test_a_llama_is_trained_saved_continued_and_fine_tuned():
         chats = {"chat": "chats.jsonl", "text": ""}
         with pytest.raises(ValueError, match="is of architecture llama: chat needs gpt2"):
             Recipe.of({k: v for k, v in settings.items() if k not in ("model", "architecture")} | start | chats)
+
+
+# ../nbs/89_from_recipe.ipynb #bf9500c5
+def test_what_is_refused_is_refused_before_anything_is_written():
+    with tempfile.TemporaryDirectory() as folder:
+        text, out = Path(folder, "text.txt"), Path(folder, "out")
+        text.write_text("\n\n".join(f"{a} times {b} is {a * b}." for a in range(30) for b in range(12)))
+        shape = {"vocab_size": 280, "n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 16}
+        settings = {"device": "cpu", "batch_size": 2, "eval_batches": 1, "sample_tokens": 1, "model": shape}
+        settings |= {"training": {"steps": 3, "warmup_steps": 1}, "text": str(text), "run": {"eval_every": 1}}
+        tuned = {key: value for key, value in settings.items() if key != "model"} | {"init_from": "shakespeare"}
+        other = replace(Recipe.of(tuned), batch_size=1)
+        wrong = [Recipe.of(settings | {"text": str(text) + "s"}), Recipe.of(settings | {"batch_size": 5000})]
+        wrong += [Recipe.of(settings | {"model": shape | {"block_size": 900}})]
+        wrong += [replace(other, model=replace(other.model, n_layer=2, block_size=16))]
+        wrong += [Recipe.of(settings | {"device": "abacus"})]
+
+        def refused():
+            for recipe, said in zip(wrong, ("text.txts", "5000", "takes 901", "n_layer: saved 6, here 2", "abacus")):
+                with pytest.raises((ValueError, FileNotFoundError), match=said):
+                    run_recipe(recipe, out)
+
+        refused()
+        assert not out.exists()
+        with mock.patch("gpt2_book.model.GPT.generate", side_effect=RuntimeError("power failure")):
+            with pytest.raises(RuntimeError, match="power failure"):
+                run_recipe(Recipe.of(settings | {"run": {"eval_every": 2}}), out)
+        before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+        refused()
+        assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+        run_recipe(Recipe.of(settings | {"seed": 5}), out)
+        assert (out / "log.1.jsonl").read_bytes() == before["log.jsonl"]
+
+
+# ../nbs/89_from_recipe.ipynb #61e7789e
+def test_a_run_is_not_continued_on_other_chats():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "c.jsonl")
+        chats = [[{"role": "user", "content": q}, {"role": "assistant", "content": "b"}] for q in "acd"]
+        path.write_text("\n".join(map(json.dumps, chats)))
+        recipe = Recipe.of({"chat": str(path), "init_from": "stories"})
+        assert len(prepare(recipe, folder).train) == len(prepare(recipe, folder).train) == 2
+        path.write_text("\n".join(map(json.dumps, chats[::-1])))
+        with pytest.raises(ValueError, match="c.jsonl has changed since the run"):
+            prepare(recipe, folder)
+
+
+# ../nbs/89_from_recipe.ipynb #5d2c90f6
+def test_one_of_many_processes_says_how_they_share_the_run():
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+        with pytest.raises(ValueError, match="one of 2 processes"):
+            run_recipe(Recipe(), Path(folder, "out"))
+        assert not Path(folder, "out").exists()
 
 
 # ../nbs/89_from_recipe.ipynb #9837703a

@@ -6,6 +6,7 @@ from gpt2_book.workshop.recipes import (
     _checked_settings,
     _steps_for_tokens,
     batch_size_ramp,
+    check_recipe,
     model_name,
     typed,
     write_recipe,
@@ -43,7 +44,7 @@ def test_settings_have_the_types_of_their_fields():
     assert type(changed.steps) is int and type(changed.clip) is float
     assert _checked_settings(RunConfig(), {"tensorboard": "true"}).tensorboard is True
     big = 2**53 + 1
-    assert typed("seed", big, int) == big and typed("seed", "7", int) == 7
+    assert typed("seed", big, int) == typed("seed", str(big), int) == big and typed("steps", "-0", int) == 0 and typed("seed", "7", int) == 7
     assert typed("fused", None, bool | None) is None and typed("fused", "false", bool | None) is False
 
 
@@ -66,6 +67,9 @@ def test_settings_are_typed_and_their_names_known():
     here = Recipe.of({"text": "a.txt", "tokenizer": "gpt2"}, folder="/data")
     assert Path(here.text) == Path("/data/a.txt").absolute() and here.tokenizer == "gpt2" and here.shards == ""
     assert Path(Recipe.of({"text": "a.txt"}).text) == Path("a.txt").absolute()
+    for name in ({"shards": "gpt2", "tokenizer": "gpt2"}, {"text": "gpt2"}):
+        here = Recipe.of(name, folder="/data")
+        assert Path(here.shards or here.text) == Path("/data/gpt2").absolute(), "a name for tokenizers only"
     assert Path(Recipe.of({"text": "~/a.txt"}).text) == Path.home() / "a.txt"
 
 
@@ -81,6 +85,38 @@ def test_a_recipe_of_before_a_field_was_added_has_its_default():
         with pytest.raises(ValueError, match=r"other settings \(training.chunk: saved 0, here 4\)"):
             write_recipe(Recipe(training=replace(Recipe().training, chunk=4)), run)
         write_recipe(Recipe(), run)
+
+
+# ../nbs/88_recipes.ipynb #8d8238a6
+def test_a_run_that_went_on_for_longer_is_continued_by_the_same_recipe():
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        first, longer = (Recipe.of({"training": {"steps": steps}}) for steps in (50, 80))
+        write_recipe(first, run)
+        (run / "checkpoints/step-00000050").mkdir(parents=True)
+        found = write_recipe(longer, run)
+        assert (found.training.decay_steps, found.training.warmup_steps) == (50, 5)
+        written = (run / "config.json").read_bytes()
+        assert write_recipe(longer, run) == write_recipe(found, run) == found and (run / "config.json").read_bytes() == written
+        more = write_recipe(Recipe.of({"training": {"steps": 90}}), run).training
+        assert (more.steps, more.decay_steps, more.warmup_steps) == (90, 50, 5)
+        for steps, decay in ((50, 0), (90, 60)):
+            with pytest.raises(ValueError, match="training.decay_steps: saved 50, here"):
+                write_recipe(Recipe.of({"training": {"steps": steps, "decay_steps": decay}}), run)
+
+
+# ../nbs/88_recipes.ipynb #abbb83b1
+def test_a_recipe_is_checked_before_anything_is_written():
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        assert check_recipe(Recipe(), run) == (Recipe(), False) and not run.exists()
+        write_recipe(Recipe(), run)
+        (run / "log.jsonl").write_text('{"step": 0}\n')
+        before = {path.name: path.read_bytes() for path in run.iterdir()}
+        assert check_recipe(Recipe(seed=2), run)[1] and not check_recipe(Recipe(eval_batches=2), run)[1]
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+        write_recipe(Recipe(seed=2), run)
+        assert sorted(path.name for path in run.iterdir()) == ["config.1.json", "config.json", "log.1.jsonl"]
 
 
 # ../nbs/88_recipes.ipynb #22711fae

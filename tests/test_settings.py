@@ -260,6 +260,8 @@ def test_wrong_settings_are_refused_and_nothing_is_written(tiny, tmp_path):
         (("--seed", 1, 2), "takes one value, not 2"), (("word",), "'word'"), (("--resum",), "--resume"),
         (("--training.betas", 0.9), "2 numbers"), (("--run.tensorboard=maybe",), "true or false"),
         (("--qqq", 5), "--help lists all"), (("--samples", "x"), "samples"),
+        (("--training.steps", 5, "--steps", 3), "--steps is --training.steps: give one of them"),
+        (("--from", "gpt2", "--init_from=stories"), "--from is --init_from: give one of them"),
     ):  # fmt: skip
         result = run("train", *words)
         assert result.exit_code == 2 and message in result.stderr, (words, result.output)
@@ -374,6 +376,29 @@ def test_an_error_names_the_option_or_the_file_that_is_wrong(tiny):
     assert run("train", "--config", tiny, "--batch_size", 2, "--show").exit_code == 0, "an option may mend the file"
     wrong = run("train", "--seed", -1)
     assert wrong.exit_code == 1 and wrong.stderr == "gpt2-book: seed must be at least 0 and below 2**32, not -1\n"
+
+
+# ../nbs/91_settings.ipynb #cb4329cd
+def test_the_end_says_what_can_be_done_next(tiny):
+    from gpt2_book.tokenizer import Tokenizer
+    from gpt2_book.workshop.corpora import write_shards
+
+    text = (tiny.parent / "text.txt").read_text()
+    (tokenizer := Tokenizer.train(text, 260)).save("ranks")
+    for part in ("train", "held_out"):
+        write_shards(tokenizer.encode(text), Path("shards", part), vocab_size=260)
+    settings = {**TINY_RUN, "shards": "shards", "tokenizer": "ranks"}
+    Path("shards.json").write_text(jsonlib.dumps(settings))
+    told = run("train", "--config", "shards.json", "--steps", 2, "--samples", 0, "--out", "s")
+    assert told.exit_code == 0 and "write with it" in told.stdout and "score it" not in told.stdout, told.output
+    assert "give one, or --file" in run("eval", "-m", "s").stderr
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    other = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]
+    Path("c.jsonl").write_text(f"{jsonlib.dumps(chat)}\n{jsonlib.dumps(other)}\n")
+    words = ("train", "--chat", "c.jsonl", "--from", "stories", "--steps", 1, "--batch_size", 1, "--sample_tokens", 2, "--out", "c")
+    told = run(*words, "--no-progress")
+    assert told.exit_code == 0 and told.stdout.startswith("> c\n") and "talk to it" in told.stdout, told.output
+    assert run(*words, "--no-progress", "--samples", 0).stdout.startswith("held-out loss")
 
 
 # ../nbs/91_settings.ipynb #2b2e579a

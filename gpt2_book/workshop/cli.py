@@ -97,7 +97,8 @@ def _held_out_text(model: str) -> tuple[str, str]:
     if model == "stories":
         told = [tell_story(i, split="held out").text for i in range(100)]
         return "100 stories that were held out", "".join(told)
-    about = run_settings(folder := Path(model).parent) or {}  # the run in which it lies
+    folder, own = Path(model).parent, Path(model).name == "model" and Path(model).is_dir()
+    about = (run_settings(folder) if own else None) or {}  # the run in which it lies
     other = about.get("shards") or about.get("chat")
     if not {"text", "held_out"} <= about.keys() or other:
         raise ValueError(f"no text is known that {model} has not seen: give one, or --file")
@@ -190,9 +191,7 @@ _Choices = Annotated[Optional[Path], Option(
     help="Answer the questions of this HellaSwag file instead.",
 )]  # fmt: skip
 _Limit = Annotated[Optional[int], Option(min=1, help="Only the first so many questions.")]
-_AsJson = Annotated[bool, Option(
-    "--json", help="Write one JSON object instead of a line to read.",
-)]  # fmt: skip
+_AsJson = Annotated[bool, Option("--json", help="Write one JSON object instead of a line.")]
 
 # %% ../../nbs/90_command_line.ipynb #68db455e
 @app.command("eval", short_help="Score a model.")
@@ -204,11 +203,12 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Score a model: bits per byte and the loss per token of a text, or its right answers.
 
-    Without a text it is the part of a run's text that was held out, or the end of Tiny
-    Shakespeare.
+    Without a text it is the part of a run's text that was held out, the end of Tiny
+    Shakespeare, or for stories a hundred that were held out.
     """
-    if choices and (text is not None or file or stride) or limit and not choices:
-        how = "excludes a text, --file and --stride; --limit is for --choices"
+    others = (text, file, stride, special)
+    if choices and others != (None,) * 4 or limit and not choices:
+        how = "excludes a text, --file, --stride and --special; --limit is for --choices"
         raise typer.BadParameter(f"--choices {how}")
     scored = None if choices else read_text(text, file)
     questions = _read_questions(choices, limit) if choices else []
@@ -229,6 +229,7 @@ def evaluate(
         ways: dict[str, Any] = {"stride": stride, "special": special, "progress": progress}
         line, found = _score_text(gpt, tokenizer, scored, **ways)
     about = {"model": model, "text": name, **found}
+    line = line.replace(" ± nan", "")  # of a single window
     typer.echo(_as_json(about) if json else f"{line}, on {name}")
 
 # %% ../../nbs/90_command_line.ipynb #f04b5c43
@@ -247,10 +248,25 @@ def _check_target(out: Path, *, folder: bool) -> None:
     """
     if folder and out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file, and the export is a folder; name another")
+    if folder and run_settings(out) is not None:
+        what = f"{out} holds a run, and its config.json would be replaced"
+        raise FileExistsError(f"{what}; name another folder")
     place = (out if folder else out.absolute().parent).absolute()
     there = next(p for p in (place, *place.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise NotADirectoryError(f"{there} is no folder that can be written to")
+
+
+def _write_folder(gpt, tokenizer, model: str, out: Path) -> list[Path]:
+    """Write a model, its tokenizer and any chat template; return the new files."""
+    from gpt2_book.workshop.chat_files import read_template, save_template
+
+    template, old = read_template(model), {p: p.stat().st_mtime_ns for p in out.glob("*")}
+    gpt.save_pretrained(out, tokenizer=tokenizer, own_format=False)
+    if template is not None:
+        save_template(out, template, end=template.names["eos_token"] or "<|endoftext|>")
+    files = sorted(path for path in out.iterdir() if path.is_file())
+    return [path for path in files if path.stat().st_mtime_ns != old.get(path)]
 
 
 _Source = Annotated[str, typer.Argument(
@@ -282,8 +298,7 @@ def export(
         parts = (out, out.with_name(f"{out.name}.data"))
         written = [path for path in parts if path.exists()]
     else:
-        gpt.save_pretrained(out, tokenizer=tokenizer, own_format=False)
-        written = sorted(path for path in out.iterdir() if path.is_file())
+        written = _write_folder(gpt, tokenizer, settle_model(model), out)
     for path in written:
         typer.echo(f"{path.stat().st_size:>15,} bytes  {path}")
     if format is _Format.onnx:
@@ -357,15 +372,9 @@ _Name = Annotated[str, typer.Argument(
 )]  # fmt: skip
 _Layers = Annotated[Optional[int], Option(min=1, help="Another number of blocks.")]
 _Heads = Annotated[Optional[int], Option(min=1, help="Another number of heads in a block.")]
-_Width = Annotated[Optional[int], Option(
-    min=1, help="Another width of the residual stream.",
-)]  # fmt: skip
-_Context = Annotated[Optional[int], Option(
-    min=1, help="Another longest sequence, in tokens.",
-)]  # fmt: skip
-_Vocabulary = Annotated[Optional[int], Option(
-    min=1, help="Another number of tokens in the vocabulary.",
-)]  # fmt: skip
+_Width = Annotated[Optional[int], Option(min=1, help="Another width of the stream.")]
+_Context = Annotated[Optional[int], Option(min=1, help="Another number of positions.")]
+_Vocabulary = Annotated[Optional[int], Option(min=1, help="Another number of tokens.")]
 
 # %% ../../nbs/90_command_line.ipynb #d4071be9
 @app.command(short_help="Show what a model costs.")

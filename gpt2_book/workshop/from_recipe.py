@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..data import SequentialLoader, ShuffledLoader, Tokens, split_text
-from .corpora import TokenShards, python_docs, token_dtype
+from .corpora import MANIFEST, TokenShards, python_docs, token_dtype
 from ..instructions import add_special_tokens
 from ..model import GPT
 from ..modern import Llama
@@ -25,11 +27,11 @@ from .tokenizer_files import load_tokenizer
 from ..tokenizer import Tokenizer
 from ..training import choose_device
 from gpt2_book.workshop.chat_files import (
-    ChatIngredients, chat_ingredients, chat_tokenizer, read_chats, save_template
+    ChatIngredients, chat_ingredients, chat_tokenizer, save_template
 )
 from .checkpoints import Checkpoints, differences, set_seed
 from .files import whole_file
-from .recipes import Recipe, write_recipe
+from .recipes import Recipe, check_recipe, write_recipe
 from .runs import OneProcess, fit
 
 # %% auto #0
@@ -74,25 +76,21 @@ def check_text(folder: str | os.PathLike, text: str, name: str) -> None:
     if path.exists() and (saved := path.read_text(encoding="utf8").strip()) != digest:
         numbers = f"SHA-256 {digest[:8]}..., not {saved[:8]}..."
         since = f"{name} has changed since the run in {folder} began ({numbers})"
-        raise ValueError(f"{since}: another part is held out now")
+        raise ValueError(f"{since}: what is held out now may have been trained on")
 
 
 def _keep_text(folder: Path, text: str, name: str) -> None:
-    """Check the text of a run that has checkpoints; of one that begins, keep its sum.
+    """Compare a text with the one that the run in a folder began with, if its sum is there;
+    else keep its sum.
 
     Raises:
-        ValueError: when the text has changed since the checkpoints were written.
+        ValueError: when it is another one.
     """
-    try:
-        check_text(folder, text, name)
-        if (folder / _TEXT_SUM).exists():
-            return  # the other ranks of a run find what the first has written
-    except ValueError:
-        if Checkpoints(folder / "checkpoints").all():
-            raise
-        (folder / "tokenizer.tiktoken").unlink(missing_ok=True)  # of the text as it was
+    check_text(folder, text, name)
+    if (path := folder / _TEXT_SUM).exists():
+        return
     digest = hashlib.sha256(text.encode("utf8")).hexdigest()
-    with whole_file(folder / _TEXT_SUM) as partial:
+    with whole_file(path) as partial:
         partial.write_text(digest + "\n", encoding="utf8", newline="\n")
 
 # %% ../../nbs/89_from_recipe.ipynb #58bce288
@@ -145,7 +143,8 @@ class _Ingredients:
 def prepare(
     recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True
 ) -> _Ingredients | ChatIngredients:
-    """Return a recipe's tokenizer and tokens. The tokenizer is kept in ``folder``.
+    """Return a recipe's tokenizer and tokens. The tokenizer, and the sum of the text, the
+    chats or the shards' manifests, are kept in ``folder``.
 
     Args:
         verify: compare the checksums of token shards, which reads them all.
@@ -153,17 +152,21 @@ def prepare(
     Raises:
         FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
         ValueError: when the text is too short, or the vocabulary larger than the model's,
-            or the text is not the one that the run in ``folder`` began with.
+            or these are not the ones that the run in ``folder`` began with.
     """
     folder, limit = Path(folder), recipe.model.vocab_size
     if recipe.chat:
+        chats = Path(recipe.chat).read_text(encoding="utf-8-sig")
+        _keep_text(folder, chats, recipe.chat)
         return chat_ingredients(recipe, _recipe_tokenizer(recipe, folder))
     if recipe.shards:
-        places = (Path(recipe.shards, part) for part in ("train", "held_out"))
+        places = [Path(recipe.shards, part) for part in ("train", "held_out")]
         shards = [TokenShards(place, verify=verify) for place in places]
         if (size := max(part.vocab_size for part in shards)) > limit:
             less = f"more than model.vocab_size = {limit}"
             raise ValueError(f"the shards have a vocabulary of {size} tokens, {less}")
+        said = [(place / MANIFEST).read_text(encoding="utf8") for place in places]
+        _keep_text(folder, "".join(said), recipe.shards)
         return _Ingredients(recipe, _recipe_tokenizer(recipe, folder), *shards)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
     _keep_text(folder, text, recipe.text or "Python's documentation")
@@ -173,7 +176,7 @@ def prepare(
     parts = [np.array(tokens, token_dtype(limit)) for tokens in encoded]
     return _Ingredients(recipe, tokenizer, *parts)
 
-
+# %% ../../nbs/89_from_recipe.ipynb #f2f150b6
 def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
     """Seed every random generator and return the recipe's model on its device.
 
@@ -206,9 +209,11 @@ def new_model(recipe: Recipe, *, begun: bool = False) -> GPT:
 
 # %% ../../nbs/89_from_recipe.ipynb #e3162949
 def _begin(
-    recipe: Recipe, folder: Path, group: OneProcess
-) -> _Ingredients | ChatIngredients:
-    """Write down the recipe and return its ingredients; the first process goes first.
+    recipe: Recipe, folder: Path, group: OneProcess, *, begun: bool
+) -> tuple[_Ingredients | ChatIngredients, GPT]:
+    """Return a recipe's ingredients and its model; write down what another start needs.
+
+    The first process goes first, and makes everything before it writes anything.
 
     Raises:
         ValueError: when the batch cannot be shared equally.
@@ -216,15 +221,22 @@ def _begin(
     if recipe.batch_size % group.size:
         batch = f"a batch of {recipe.batch_size} sequences"
         raise ValueError(f"{batch} cannot be shared by {group.size} ranks")
-    found = None
+    found = model = None
     if group.rank == 0:
-        if recipe.chat:
-            read_chats(recipe.chat)  # refused before anything is written
-        found = prepare(write_recipe(recipe, folder), folder)
+        recipe, _ = check_recipe(recipe, folder)
+        with tempfile.TemporaryDirectory() as new:
+            found = prepare(recipe, folder if begun else new)
+            model = new_model(recipe, begun=begun)
+            _ = found.loader(), found.batches()  # are there enough tokens?
+            write_recipe(recipe, folder)
+            for path in Path(new).iterdir():
+                with whole_file(folder / path.name) as partial:
+                    shutil.copyfile(path, partial)
     recipe = group.gather(found and found.recipe)[0]
-    return found or prepare(recipe, folder, verify=False)
+    found = found or prepare(recipe, folder, verify=False)
+    return found, model or new_model(recipe, begun=begun)
 
-
+# %% ../../nbs/89_from_recipe.ipynb #327f2c5f
 def _run(
     recipe: Recipe, folder: Path, group: OneProcess, *, resume: bool, **watch: Any
 ) -> Path:
@@ -234,9 +246,8 @@ def _run(
         what = f"{folder} has checkpoints"
         raise FileExistsError(f"{what}; let the run resume, or choose another folder")
     choose_device(recipe.device)  # before anything is written
-    found = _begin(recipe, folder, group)
+    found, model = _begin(recipe, folder, group, begun=begun)
     recipe, ranks = found.recipe, {"rank": group.rank, "world_size": group.size}
-    model = new_model(recipe, begun=begun)
     loader = found.loader(batch_size=recipe.batch_size // group.size, **ranks,
                           device=next(model.parameters()).device)
     trainer = group.trainer(model, loader, recipe.training)
@@ -261,10 +272,9 @@ def run_recipe(
 ) -> Path:  # fmt: skip
     """Train what a recipe describes, or go on where it stopped; return the model's folder.
 
-    ``folder`` then has ``config.json``, ``tokenizer.tiktoken``, ``log.jsonl``,
-    ``checkpoints/``, and at the end
-    ``model/`` in Hugging Face's format. Stopped by Ctrl-C, it returns the folder of the
-    last checkpoint instead.
+    ``folder`` then has ``config.json``, ``tokenizer.tiktoken``, ``text.sha256``,
+    ``log.jsonl``, ``checkpoints/``, and at the end ``model/`` in Hugging Face's format.
+    Stopped by Ctrl-C, it returns the folder of the last checkpoint, not ``model/``.
 
     Args:
         parallel: under torchrun ``"ddp"`` or ``"fsdp"``, see
@@ -277,12 +287,16 @@ def run_recipe(
         FileNotFoundError: when the text, the tokenizer's file, a shard or the model to
             start from is missing.
         RuntimeError: for ``parallel`` in a process that torchrun did not start.
-        ValueError: when ``folder`` holds a run with other settings, the text is too short,
-            the batch cannot be shared equally, or there is no such device.
+        ValueError: when ``folder`` holds a run with other settings or on another text, the
+            text is too short, the batch cannot be shared equally, there is no such device,
+            or torchrun started many processes and ``parallel`` is None.
         OSError: when a checkpoint or the log cannot be written; those before remain.
     """
     folder, recipe = Path(folder), recipe.at(".")
     watch: dict[str, Any] = {"resume": resume, "progress": progress, "say": say}
+    if parallel is None and (n := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        what = f"this is one of {n} processes (WORLD_SIZE) that would write the same files"
+        raise ValueError(f"{what}: parallel must be 'ddp' or 'fsdp', not None")
     if parallel is None:
         return _run(recipe, folder, OneProcess(), **watch)
     from gpt2_book.workshop.sharded import run_on_ranks

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -52,7 +53,8 @@ def typed(name: str, value: object, kind: Any) -> Any:
         return value == "true"
     if kind in (int, float) and isinstance(value, (int, float, str)):
         with suppress(ValueError, OverflowError):
-            number = value if isinstance(value, int) else float(value)
+            digits = isinstance(value, str) and value.strip().lstrip("+-").isdigit()
+            number = int(value) if digits or isinstance(value, int) else float(value)
             if not isinstance(value, bool) and (number == kind(number) or kind is float):
                 return kind(number)
     wanted: dict[object, str] = {
@@ -61,7 +63,7 @@ def typed(name: str, value: object, kind: Any) -> Any:
     many = f"{len(parts)} numbers" if get_origin(kind) is tuple else "a table of settings"
     raise ValueError(f"{name} must be {wanted.get(kind, many)}, not {value!r}")
 
-
+# %% ../../nbs/88_recipes.ipynb #f95e86fc
 def _checked_settings(base: Any, settings: Mapping, path: str = "") -> Any:
     """Return a dataclass like ``base`` with some fields, and fields of its fields, as
     ``settings`` have them.
@@ -92,9 +94,9 @@ def _checked_settings(base: Any, settings: Mapping, path: str = "") -> Any:
 PATHS = ("text", "shards", "tokenizer", "chat")  # settings that may be paths
 
 
-def absolute(path: str, folder: str | os.PathLike) -> str:
-    """Return a setting's path, if any, as an absolute one, from ``folder`` on."""
-    if path in ("", "gpt2"):
+def absolute(name: str, path: str, folder: str | os.PathLike) -> str:
+    """Return the path in a setting, if any, as an absolute one, from ``folder`` on."""
+    if not path or (name, path) == ("tokenizer", "gpt2"):
         return path
     return os.path.abspath(Path(folder, Path(path).expanduser()))
 
@@ -121,7 +123,8 @@ def _llama_shape(told: Mapping) -> dict:
 def _shape_to_start_from(name: str, told: Mapping, settings: Mapping) -> tuple[str, dict]:
     """Return architecture and shape of a model that a run with these settings starts from.
 
-    Only the dropout may be another, and chats bring the tokens of their template.
+    Only the dropout may be another, and chats bring the tokens of their template. A shape
+    that is told as a whole is not compared: the model of a run that has begun may be gone.
 
     Raises:
         FileNotFoundError: when there is no such model.
@@ -153,8 +156,8 @@ def _shape_to_start_from(name: str, told: Mapping, settings: Mapping) -> tuple[s
 def _completed(settings: Mapping, folder: str | os.PathLike = ".") -> Mapping:
     """Fill in what is left out of nested settings and follows from others.
 
-    A short run is warmed up for a tenth of its steps and evaluated five times. A run that
-    starts from a model has its shape, and a lower learning rate.
+    A short run is warmed up for a tenth of its steps, and evaluated whenever a fifth of
+    them is done. One that starts from a model has its shape, and a lower learning rate.
 
     Raises:
         FileNotFoundError, ValueError: as :meth:`Recipe.of`.
@@ -259,9 +262,7 @@ class Recipe:
 
     def at(self, folder: str | os.PathLike) -> Recipe:
         """Return the recipe with absolute paths; relative ones begin in ``folder``."""
-        paths: dict[str, Any] = {}
-        for name in PATHS:
-            paths[name] = absolute(getattr(self, name), folder)
+        paths: dict[str, Any] = {k: absolute(k, getattr(self, k), folder) for k in PATHS}
         return replace(self, init_from=model_name(self.init_from, folder), **paths)
 
 # %% ../../nbs/88_recipes.ipynb #bb37021e
@@ -292,64 +293,63 @@ def read_recipe(folder: str | os.PathLike) -> dict | None:
 
 
 def _lengthened(recipe: Recipe, saved: Mapping) -> Recipe:
-    """Return a recipe that asks for more steps than a training had, with its schedule.
-
-    Args:
-        saved: the settings of that training.
+    """Return a recipe with the schedule of the training ``saved``, which goes on with it
+    for more steps, or did so before.
     """
-    ended, steps = saved["decay_steps"] or saved["steps"], recipe.training.steps
-    usual = TrainConfig(steps=steps).warmup_steps == recipe.training.warmup_steps
-    warmup = saved["warmup_steps"] if usual else recipe.training.warmup_steps
-    if steps <= saved["steps"] or recipe.training.decay_steps not in (0, ended):
+    ours, more = recipe.training, recipe.training.steps > saved["steps"]
+    end = saved["decay_steps"] or (saved["steps"] if more else 0)
+    known = (0, end) if more else (0,)
+    if ours.steps < saved["steps"] or not end or ours.decay_steps not in known:
         return recipe
-    longer = replace(recipe.training, decay_steps=ended, warmup_steps=warmup)
-    return replace(recipe, training=longer)
+    usual = TrainConfig(steps=ours.steps).warmup_steps == ours.warmup_steps
+    warmup = saved["warmup_steps"] if usual else ours.warmup_steps
+    return replace(recipe, training=replace(ours, decay_steps=end, warmup_steps=warmup))
 
 
 def _set_aside(*paths: Path) -> None:
-    """Rename files of an earlier run, ``log.jsonl`` to ``log.1.jsonl`` and so on.
-
-    All of them get the same number.
-    """
-    for n in range(1, 10**6):
-        new = [path.with_name(f"{path.stem}.{n}{path.suffix}") for path in paths]
-        if not any(path.exists() for path in new):
-            break
-    for path, there in zip(paths, new):
+    """Rename an earlier run's files, as to ``log.1.jsonl``; all get the same number."""
+    new = ([p.with_name(f"{p.stem}.{n}{p.suffix}") for p in paths] for n in count(1))
+    free = next(names for names in new if not any(path.exists() for path in names))
+    for path, there in zip(paths, free):
         os.replace(path, there)
 
 # %% ../../nbs/88_recipes.ipynb #7408b944
-def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """Write a recipe as ``config.json``, unless the folder has checkpoints of another one.
+def check_recipe(recipe: Recipe, folder: Path) -> tuple[Recipe, bool]:
+    """Return a recipe as a run in a folder begins or goes on with it, and whether another
+    one is there, without a checkpoint. Nothing is written.
 
     What the list above does not name may change when a run continues. With more steps, it
-    goes on at its last learning rate. Where another recipe ran without a checkpoint,
-    its log and configuration are set aside.
+    goes on at its last learning rate.
 
     Raises:
-        ValueError: naming the settings that differ, or when the folder holds no run but
-            something else.
+        ValueError: naming the settings that differ from those of a run with checkpoints, or
+            when the folder holds no run but something else.
     """
-    path, saved = folder / "config.json", read_recipe(folder)
+    if (saved := read_recipe(folder)) is None:
+        return recipe, False
     begun = bool(Checkpoints(folder / "checkpoints").all())
-    if saved is not None and begun:
-        recipe = _lengthened(recipe, saved["training"])
-    here = json.loads(json.dumps(asdict(recipe)))
-    if saved is not None:
-        if begun and goes_on(saved["training"], here["training"]):
-            saved["training"] = here["training"]
-        before, now = ({key: side[key] for key in _CONTINUES} for side in (saved, here))
-        differ = differences(before, now)
-        if differ and begun:
-            why = f"{folder} holds a run with other settings ({', '.join(differ)})"
-            raise ValueError(f"{why}; choose another folder")
-        if differ:
-            (folder / "tokenizer.tiktoken").unlink(missing_ok=True)
-            if read_log(folder):
-                _set_aside(path, folder / "log.jsonl")
+    recipe = _lengthened(recipe, saved["training"]) if begun else recipe
+    now = json.loads(json.dumps(asdict(recipe)))
+    if begun and goes_on(saved["training"], now["training"]):
+        saved["training"] = now["training"]
+    differ = differences({k: saved[k] for k in _CONTINUES}, {k: now[k] for k in _CONTINUES})
+    if differ and begun:
+        why = f"{folder} holds a run with other settings ({', '.join(differ)})"
+        raise ValueError(f"{why}; choose another folder")
+    return recipe, bool(differ)
+
+# %% ../../nbs/88_recipes.ipynb #dde1b354
+def write_recipe(recipe: Recipe, folder: Path) -> Recipe:
+    """Write a recipe as ``config.json``, if ``check_recipe`` has nothing against it.
+
+    Where another recipe ran without a checkpoint, its log and configuration are set aside.
+    """
+    path, (recipe, another) = folder / "config.json", check_recipe(recipe, folder)
+    if another and read_log(folder):
+        _set_aside(path, folder / "log.jsonl")
     folder.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as partial:
-        partial.write_text(json.dumps(here, indent=1) + "\n", encoding="utf8")
+        partial.write_text(json.dumps(asdict(recipe), indent=1) + "\n", encoding="utf8")
     return recipe
 
 # %% ../../nbs/88_recipes.ipynb #a27ab12f

@@ -204,7 +204,7 @@ def _read_file(file: Path) -> dict:
     if not isinstance(told, dict):
         raise ValueError(f"a configuration is a table of settings, not {told!r}")
     paths = [name for name in PATHS if isinstance(told.get(name), str)]
-    told |= {name: absolute(told[name], file.parent) for name in paths}
+    told |= {name: absolute(name, told[name], file.parent) for name in paths}
     if isinstance(start := told.get("init_from"), str):
         told["init_from"] = model_name(start, file.parent)
     return told
@@ -220,13 +220,18 @@ def _settle(config: Path | None, out: Path, words: list[str], *, start: str | No
         resume: whether a run in ``out`` counts.
 
     Raises:
-        typer.BadParameter: for an option that does not exist, or a value of another type.
+        typer.BadParameter: for an option that does not exist, a value of another type, or a
+            setting under two names.
         ValueError: naming the file where a setting is wrong, or what does not go together.
     """
     from gpt2_book.workshop.recipes import Recipe, read_recipe
 
     llama = _list_settings(Recipe.of({"architecture": "llama"}))
     given = _read_settings(words, llama | _list_settings(Recipe()))
+    for name, value in {"init_from": start, "training.steps": steps}.items():
+        if value is not None and name in dict(_told(words)):
+            short = "from" if name == "init_from" else "steps"
+            raise typer.BadParameter(f"--{short} is --{name}: give one of them")
     given |= {} if start is None else {"init_from": start}
     if steps is not None:
         given["training"] = {**given.get("training", {}), "steps": steps}
@@ -284,7 +289,7 @@ def _tell(recipe, out: Path, model: Path, samples: int) -> None:
     how: dict[str, Any] = {"max_new_tokens": recipe.sample_tokens}
     how |= {"temperature": 0.8, "top_k": 50, "stop": [], "special": True}
     how |= {"json": False, "echo": True, "about": {}}
-    if recipe.chat:
+    if samples and recipe.chat:
         typer.echo([entry["sample"] for entry in read_log(out) if "sample" in entry][-1])
     elif samples:
         write_texts(gpt, tokenizer, recipe.prompt, seeds=list(range(samples)), **how)
@@ -297,7 +302,8 @@ def _tell(recipe, out: Path, model: Path, samples: int) -> None:
         typer.echo(f"talk to it     gpt2-book chat --model {name}")
         return
     typer.echo(f"write with it  gpt2-book generate --model {name}")
-    typer.echo(f"score it       gpt2-book eval --model {name}")
+    if not recipe.shards:  # of which eval knows no text
+        typer.echo(f"score it       gpt2-book eval --model {name}")
 
 # %% ../../nbs/91_settings.ipynb #e618cdd1
 def _teller(progress: bool | None) -> Callable[[str], None] | None:
@@ -343,7 +349,9 @@ _Steps = Annotated[Optional[int], Option(
 _Resume = Annotated[bool, Option(
     "--resume/--no-resume", help="Continue the run in that folder.",
 )]  # fmt: skip
-_Samples = Annotated[int, Option(min=0, help="How many texts to write at the end.")]
+_Samples = Annotated[int, Option(
+    min=0, help="How many texts to write at the end; of chats, one answer at most.",
+)]  # fmt: skip
 _InParallel = Annotated[_Parallel, Option(
     help="Under torchrun: fsdp shares out the weights, too.",
 )]  # fmt: skip
