@@ -47,7 +47,7 @@ def _words(line: str) -> tuple[str, bool]:
 
 
 def _size(text: str) -> tuple[float, float]:
-    """Return the room that lines of text take, in a font with wide letters."""
+    """Return the room for lines of text, in a font somewhat wider than most."""
     lines = text.split("\n")
     return max(len(_words(line)[0]) for line in lines) * 0.58 * _SIZE, len(lines) * _LINE
 
@@ -76,7 +76,7 @@ class _Canvas:
             where = f'x="{x:.1f}" y="{y - h / 2 + (i + 0.74) * _LINE:.1f}"'
             tag = f'<text {where} text-anchor="{anchor}"{style}>'
             self._parts.append(f"{tag}{escape(words)}</text>")
-            self._texts.append(words)
+            self._texts += [words] if words else []  # what is read aloud
 
     def _rect(self, node: _Node, color: int | None, *, r: float = 5, dash: str = "") -> None:
         left = node.x - node.w / 2
@@ -190,6 +190,14 @@ def _draw_row(d: Diagram, items: Sequence, colors: Sequence, gap: float) -> list
     return nodes
 
 
+def _colors(color: int | Sequence[int], n: int) -> Sequence[int]:
+    """Return a color for each of ``n`` items, perhaps more."""
+    colors = [color] * n if isinstance(color, int) else color
+    if len(colors) < n:
+        raise ValueError(f"{len(colors)} colors for {n} items")
+    return colors
+
+
 def _room(item: str | _Canvas) -> tuple[float, float]:
     """Return the width and the height of an item of a row."""
     if isinstance(item, _Canvas):
@@ -218,6 +226,17 @@ def _matrix(values: Sequence) -> list[list]:
     """Return rows of cells: a list of values is one row."""
     many = isinstance(values[0], (list, tuple))
     return [list(row) for row in (values if many else [values])]
+
+
+def _check_cells(values: list[list], colors: list[list], top: Sequence, left: Sequence) -> None:
+    """Refuse rows of several lengths, and other than one color or name for each."""
+    rows, columns = len(values), len(values[0])
+    if {*map(len, values), *map(len, colors)} != {columns} or len(colors) != rows:
+        lengths = f"{[*map(len, values)]}, their colors {[*map(len, colors)]}"
+        raise ValueError(f"rows of cells have one length, not {lengths}")
+    for names, n, what in ((top, columns, "columns"), (left, rows, "rows")):
+        if len(names) not in (0, n):
+            raise ValueError(f"{len(names)} names for {n} {what}")
 
 
 def _draw_cells(d: Diagram, values: list[list], colors: list[list], top: Sequence[str], left: Sequence[str]) -> _Node:
@@ -265,11 +284,12 @@ def _svg(canvas: _Canvas, alt: str) -> str:
 class Diagram(_Canvas):
     """A drawing of boxes, cells and arrows, shown as SVG on light and dark pages.
 
-    ``row``, ``flow``, ``cells`` and ``note`` draw below what is there already. They return
-    what they drew, for ``arrow``, ``frame`` and ``bracket``. In a box, a shape such as
-    ``(B, T, C)`` and a name in backquotes stand in the letters of code; ``+`` or ``×``
-    alone stands in a circle. A color is a place in ``COLORS``. A cell that ends in the
-    drawing shows it, and ``#| fig-alt`` describes it to those who do not see it::
+    ``row``, ``flow``, ``cells`` and ``note`` draw below what is there already. Boxes and
+    cells are returned, for ``arrow``, ``frame`` and ``bracket``. A line that begins with
+    ``(``, as the shape ``(B, T, C)`` does, and one in backquotes stand in the letters of
+    code; ``+`` or ``×`` alone stands in a circle. A color is a place in ``COLORS``. A cell
+    that ends in the drawing shows it, and ``#| fig-alt`` describes it to those who do not
+    see it::
 
         d = Diagram()
         x, norm, attn, add = d.flow("x\\n(B, T, C)", "LayerNorm", "attention", "+")
@@ -278,7 +298,9 @@ class Diagram(_Canvas):
         d
 
     Raises:
-        ValueError: when it is shown and wider than a phone can show, 400 units.
+        ValueError: when there are fewer colors than boxes, other than one color or name for
+            each cell, row or column, or it is shown and wider than a phone can show, 400
+            units.
     """
 
     def __init__(self) -> None:
@@ -289,14 +311,12 @@ class Diagram(_Canvas):
         self, *items: str | Diagram, color: int | Sequence[int] = 0, gap: float = 16
     ) -> list[_Node]:
         """Draw boxes side by side, with one color or one for each; a diagram may be one."""
-        colors = [color] * len(items) if isinstance(color, int) else color
-        return _draw_row(self, items, colors, gap)
+        return _draw_row(self, items, _colors(color, len(items)), gap)
 
     def flow(self, *items: str | _Node, color: int | Sequence[int] = 0) -> list[_Node]:
         """Draw boxes one below the other, with arrows; a box that is there may be one."""
-        colors = [color] * len(items) if isinstance(color, int) else color
         nodes = []
-        for item, c in zip(items, colors):
+        for item, c in zip(items, _colors(color, len(items))):
             nodes.append(item if isinstance(item, _Node) else self.row(item, color=c)[0])
         for above, below in zip(nodes, nodes[1:]):
             self.arrow(above, below)
@@ -319,6 +339,7 @@ class Diagram(_Canvas):
             colors = [[color] * len(row) for row in matrix]
         else:
             colors = _matrix(color)
+        _check_cells(matrix, colors, top, left)
         return _draw_cells(self, matrix, colors, top, left)
 
     def note(self, text: str) -> None:
@@ -353,6 +374,8 @@ class Diagram(_Canvas):
 
     def bracket(self, *nodes: _Node, label: str, side: str = "right") -> None:
         """Draw a bracket on the right of boxes, or on the left or below, and name them."""
+        if side not in ("left", "right", "below"):
+            raise ValueError(f"a bracket stands left, right or below, not {side!r}")
         _bracket(self, _around_all(nodes, 0), label, side)
 
     def _repr_html_(self, alt: str = "") -> str:

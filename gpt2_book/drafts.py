@@ -184,6 +184,8 @@ def _check(model: Any, idx: Tensor, n: int, draft: Any, n_guesses: int) -> None:
     check_whole("n_guesses", n_guesses)
     (B, T), longest, V = idx.shape, model.config.block_size, model.config.vocab_size
     drafts = draft.model.config if isinstance(draft, ModelDraft) else model.config
+    if any(any(getattr(config, "bands", ())) for config in (model.config, drafts)):
+        raise ValueError("a layer with a band forgets what a refused guess would need again")
     if B != 1:
         raise ValueError(f"drafts serve one text at a time, not {B} rows")
     if n_guesses < 1:

@@ -24,7 +24,7 @@ from matplotlib_inline.backend_inline import set_matplotlib_formats
 __all__ = ['COLORS', 'use_book_style', 'heatmap', 'recorded', 'benchmark_results']
 
 # %% ../nbs/93_figures.ipynb #516ecfbe
-#: Eight colors that people with color blindness can tell apart, in the order of use.
+#: Seven colors that people with color blindness can tell apart, and a gray.
 COLORS = [
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F",
 ]  # fmt: skip
@@ -74,7 +74,8 @@ def heatmap(
         matrix: (rows, columns)
 
     Raises:
-        ValueError: when the matrix has not two axes, or other than one label for each cell.
+        ValueError: when the matrix has not two axes, or other than one label for each row
+            or column.
     """
     values = torch.as_tensor(matrix).detach().float().cpu().numpy()
     if values.ndim != 2:
@@ -99,10 +100,11 @@ def heatmap(
 
 
 def _print_values(ax: Axes, image: AxesImage, values: np.ndarray, fmt: str) -> None:
+    colors = np.asarray(image.cmap(image.norm(np.ma.masked_invalid(values))))  # (R, C, 4)
     for (row, column), value in np.ndenumerate(values):
-        red, green, blue, _ = image.cmap(image.norm(value))
-        bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-        color = "black" if bright else "white"
+        red, green, blue, alpha = colors[row, column]  # 0 where there is none: the page
+        bright = alpha * (0.299 * red + 0.587 * green + 0.114 * blue) + 1 - alpha
+        color = "black" if bright > 0.5 else "white"
         ax.text(column, row, format(value, fmt), ha="center", va="center", color=color)
 
 # %% ../nbs/93_figures.ipynb #a6f32b02
@@ -120,13 +122,21 @@ def _differences(new: object, old: object, rtol: float, place: str = "") -> list
     return [] if near else [f"{place or 'the result'}: {new!r} now, {old!r} in the record"]
 
 # %% ../nbs/93_figures.ipynb #c113e499
+def _read_record(file: Path) -> dict:
+    if not file.exists():
+        how = "once with GPT2_BOOK_RECORD=1 and the data, the experiment makes it"
+        raise FileNotFoundError(f"{file} is missing: {how}")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def recorded(
     name: str, compute: Callable[[], dict] | None, *,
     source: str, rtol: float = 1e-3, folder: str | Path | None = None,
 ) -> dict:  # fmt: skip
     """Return what ``compute`` gives, held against the record, or else the record.
 
-    With ``GPT2_BOOK_RECORD=1`` in the environment, what it gives becomes the record.
+    With ``GPT2_BOOK_RECORD=1`` in the environment, what it gives becomes the record. It
+    goes through JSON: tuples come back as lists, keys as texts. NaN agrees with no record.
 
     Args:
         name: the record's file below ``folder``, without its suffix: ``"34_windows"``.
@@ -136,7 +146,7 @@ def recorded(
         folder: where records are kept; by default within the package.
 
     Raises:
-        FileNotFoundError: when there is neither ``compute`` nor a record.
+        FileNotFoundError: when there is no record, and none is being made.
         ValueError: when what ``compute`` gives differs from the record.
     """
     file = Path(folder or Path(__file__).parent / "assets" / "recorded") / f"{name}.json"
@@ -147,12 +157,12 @@ def recorded(
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             return result
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = _read_record(file)
         if wrong := _differences(result, record["result"], rtol):
             where = f"{len(wrong)} place(s): {'; '.join(wrong[:3])}"
             raise ValueError(f"{name} differs from its record in {where}")
         return result
-    record = json.loads(file.read_text(encoding="utf-8"))
+    record = _read_record(file)
     when, origin = record["date"], record["source"]
     print(f"Recorded on {when} from {origin}, which is not at hand here.")
     return record["result"]
@@ -165,7 +175,7 @@ def benchmark_results(kind: str, *, gpu: bool | None = None,
     Where only the package is installed, there are none, and the page says so.
 
     Args:
-        kind: how the names begin: ``"decode"``, ``"train"``, ``"load"`` or ``"gpu"``.
+        kind: how the names begin: ``"decode"``, ``"train"``, ``"parts"`` or another.
         gpu: only those of GPUs, or only those of CPUs; all without it.
         folder: where they are; by default ``benchmarks/results`` of the repository.
     """

@@ -16,6 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from gpt2_book import GPT, GPTConfig, Tokenizer
+from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.instructions import CHAT_TOKENS, ChatTemplate
 from gpt2_book.workshop.chat_files import save_template
 from gpt2_book.workshop.cli import app
@@ -92,6 +93,18 @@ def test_the_cache_is_kept_between_turns_and_cut_where_the_history_was_edited():
     assert answer(other, "three") == said
 
 
+def test_a_model_with_a_band_reads_again_what_it_cannot_take_back():
+    torch.manual_seed(0)
+    gpt = GPT3(GPT3Config(block_size=96, vocab_size=261, n_layer=2, n_head=2, n_embd=16, band=4)).eval().double()
+    talk = Conversation(gpt, letters(), ChatTemplate())
+    answer(talk, "one")
+    talk.messages[0] = {"role": "user", "content": "onE"}
+    before = [dict(m) for m in talk.messages]
+    said, other = answer(talk, "two"), Conversation(gpt, letters(), ChatTemplate())
+    other.messages = before
+    assert answer(other, "two") == said
+
+
 def test_an_answer_that_is_cut_off_stays_and_the_cache_is_read_again():
     talk = Conversation(talker(), letters(), ChatTemplate())
     pieces = talk.ask("one", 20, temperature=0)
@@ -114,6 +127,19 @@ def test_an_answer_that_is_cut_off_stays_and_the_cache_is_read_again():
     assert talk.messages[-1]["role"] == "assistant" and len(talk.messages) == 4, "a question without an answer is gone"
     answer(talk, "four")
     check_cache(talk)
+
+
+def test_an_answer_that_spells_a_token_is_kept_with_a_space_and_one_that_is_empty_brings_back_what_was_dropped(monkeypatch):
+    from gpt2_book import generation
+
+    talk, said = Conversation(talker(block_size=64), letters(), ChatTemplate()), [*b"a<|end|>"]
+    monkeypatch.setattr(generation, "stream", lambda *_, **__: iter(said))
+    monkeypatch.setattr(talk.reader, "cache", talk.gpt.empty_cache(1))
+    assert b"".join(talk.ask("one")) == b"a<|end|>" and talk.messages[-1]["content"] == "a< |end|>"
+    assert b"".join(talk.ask("two")) == b"a<|end|>" and len(talk.messages) == 4
+    before, said[:] = [dict(m) for m in talk.messages], []
+    assert b"".join(talk.ask("x" * 40)) == b"" and talk.dropped == 2
+    assert talk.messages == before
 
 
 def test_the_oldest_turns_go_when_the_context_is_full():
@@ -141,6 +167,9 @@ def test_lines_of_standard_input_are_questions(taught):
     talk = Conversation(GPT.from_pretrained(taught), letters(), ChatTemplate())
     expected = [answer(talk, text, 6).decode(errors="replace") for text in ("one", "zwölf")]
     assert done.stdout == "".join(f"{line}\n" for line in expected)
+    broken = run(*how, input=b"one\n\xff\nzw\xc3\xb6lf\n")
+    assert broken.exit_code == 0 and broken.stdout == done.stdout
+    assert broken.stderr == "gpt2-book: a line is no text in UTF-8: invalid start byte\n"
     assert run(*how, input="").stdout == ""
     draw = ("chat", "--model", taught, "--seed", 3, "--max-new-tokens", 6)
     assert run(*draw, input="one\n").stdout == run(*draw, input="one\n").stdout
@@ -153,6 +182,7 @@ def test_lines_of_standard_input_are_questions(taught):
 def test_a_model_without_a_template_and_impossible_options_are_refused(taught):
     plain = run("chat", "--model", "shakespeare", input="x\n")
     assert plain.exit_code == 1 and "shakespeare has no chat template; teach it one: gpt2-book train --chat" in plain.stderr
+    assert "--from shakespeare --out taught" in plain.stderr
     for words in (("--temperature", -1), ("--max-new-tokens", 0), ("--top-p", 0), ("--seed", -1)):
         assert run("chat", "--model", taught, *words).exit_code == 2
     save_template(taught, ChatTemplate("{% for m in messages %}{{ m.content }}!{% endfor %}"), end="<|end|>")
@@ -164,6 +194,7 @@ def test_a_model_without_a_template_and_impossible_options_are_refused(taught):
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_on_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_ends(taught):
     import pty
+    import select
     import time
 
     slow = "import time; from gpt2_book import generation as g; old = g.choose; g.choose = lambda *a: (time.sleep(0.1), old(*a))[1];"
@@ -177,10 +208,10 @@ def test_on_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_ends(taught):
         os.close(slave)
         return process, master
 
-    def press(process, key):
+    def end_of_input(process, master):
         "Again and again: between the prompt and the wait for a key, one may be lost."
         for _ in range(60):
-            key()
+            os.write(master, b"\x04")
             try:
                 return process.wait(timeout=2)
             except subprocess.TimeoutExpired:
@@ -201,11 +232,14 @@ def test_on_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_ends(taught):
     process.send_signal(signal.SIGINT)
     until(master, lambda seen: seen.endswith(b"\n> "))
     assert process.poll() is None, "the answer has ended, the program has not"
-    assert press(process, lambda: os.write(master, b"\x04")) == 0 and process.stderr.read() == b""
+    assert end_of_input(process, master) == 0 and process.stderr.read() == b""
     process.stderr.close()
     os.close(master)
     process, master = begin()
     until(master, lambda seen: seen.endswith(b"> "))
-    assert press(process, lambda: process.send_signal(signal.SIGINT)) == 130 and b"Traceback" not in process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    while not select.select([process.stderr], [], [], 20)[0]:  # it has not heard; where it has, once is enough
+        process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=300) == 130 and b"Traceback" not in process.stderr.read()
     process.stderr.close()
     os.close(master)

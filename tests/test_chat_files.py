@@ -27,7 +27,7 @@ GOOD = '{"messages": [{"role": "user", "content": "Größe?"}, {"role": "assista
 
 
 @pytest.mark.parametrize("line, match", [
-    ("{", "line 3 is not JSON"), ("5", "line 3 is no list of messages"), ("{}", "line 3 is no list of messages"),
+    ("{", r"line 3 is not JSON in UTF-8: .* line 1 column 2"), ("5", "line 3 is no list of messages"), ("{}", "line 3 is no list of messages"),
     ("[]", "line 3: the chat has no answer"), ('[{"role": "user", "content": "x"}]', "line 3: the chat has no answer at its end"),
     ('[{"role": "assistant", "content": "x"}]', "line 3: message 1 is of 'assistant', where 'user' is next"),
     ('[{"role": "user", "content": ""}, {"role": "assistant", "content": "x"}]', "line 3: message 1, of 'user', is empty"),
@@ -37,6 +37,9 @@ def test_a_line_that_is_no_chat_is_named(line, match, tmp_path):
         read_chats(fill(tmp_path / "c.jsonl", GOOD, "", line))
     chats = read_chats(fill(tmp_path / "c.jsonl", GOOD, "", GOOD))
     assert chats == [[{"role": "user", "content": "Größe?"}, {"role": "assistant", "content": "1"}]] * 2
+    (tmp_path / "c.jsonl").write_bytes(f"{GOOD}\n\n".encode() + b'"\xff"\n')
+    with pytest.raises(ValueError, match="c.jsonl, line 3 is not JSON in UTF-8: .* byte 0xff in position 1"):
+        read_chats(tmp_path / "c.jsonl")
     with pytest.raises(ValueError, match="holds no chat"):
         read_chats(fill(tmp_path / "empty.jsonl", ""))
 
@@ -67,8 +70,22 @@ def test_a_template_is_read_as_transformers_reads_it(tmp_path):
         assert read_template(tmp_path).render([]) == "<s>yes"
     fill(tmp_path / "chat_template.jinja", "of its own")
     assert read_template(tmp_path).render([]) == "of its own"
+    for bos in ("<s>", ""):  # a file of its own would be read first, another token would be trained without
+        save_template(tmp_path, ChatTemplate("{{ bos_token }}yes", bos_token=bos), end="<|end|>")
+        assert read_template(tmp_path).render([]) == f"{bos}yes" and AutoTokenizer.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="ends an answer by '!', which is no token"):
         turn_ends(again, ChatTemplate("{% for m in messages %}{{ m.content }}!{% endfor %}"))
+
+
+# ../nbs/58_chat_files.ipynb #0bab3c2d
+def test_new_tokens_follow_the_old_ones_which_keep_their_ids(tmp_path):
+    from gpt2_book import GPT, GPTConfig, Tokenizer
+
+    old = Tokenizer({bytes([i]): i for i in range(256)}, special_tokens={"<b>": 257, "<a>": 256})
+    model = GPT(GPTConfig(block_size=8, vocab_size=258, n_layer=1, n_head=1, n_embd=8))
+    model.save_pretrained(tmp_path, tokenizer=old)
+    wider, _ = chat_tokenizer(tmp_path)
+    assert wider.special_tokens == old.special_tokens | {name: 258 + i for i, name in enumerate(CHAT_TOKENS)}
 
 
 # ../nbs/58_chat_files.ipynb #58000013
@@ -121,13 +138,14 @@ def test_a_recipe_refuses_chats_that_cannot_be_learned(tmp_path):
     chats = make_chats(40, seed=0)
     chats[2][1] = {"role": "assistant", "content": "no " * 600}
     write_chats(path, chats)
-    with pytest.raises(ValueError, match=r"chat 3 of .* has \d{3,} tokens, and the context takes model.block_size = 512"):
+    path.write_text("\n" + path.read_text())
+    with pytest.raises(ValueError, match=r"line 4: the chat has \d{3,} tokens, and the context takes model.block_size = 512"):
         run_recipe(recipe, tmp_path / "a", progress=False)
     chats[2][1] = {"role": "assistant", "content": "<|user|>"}
     write_chats(path, chats)
-    with pytest.raises(ValueError, match=r"chat 3 of .*: message 2 holds <\|user\|>"):
+    with pytest.raises(ValueError, match=r"line 3: message 2 holds <\|user\|>"):
         run_recipe(recipe, tmp_path / "b", progress=False)
-    write_chats(path, [chats[0]] * 20)
+    write_chats(path, [[chats[0][0], {"role": "assistant", "content": f"{i}"}] for i in range(20)])
     with pytest.raises(ValueError, match="18 chats to train on and 0 others to hold out"):
         run_recipe(recipe, tmp_path / "c", progress=False)
     write_chats(path, chats[3:6])

@@ -59,10 +59,26 @@ def test_diagram_is_valid_and_nothing_lies_outside():
 def test_diagram_without_words_is_named_by_its_own():
     d = Diagram()
     d.row("wte\n(V, C)", "wpe\n(T, C)")
-    assert 'aria-label="Diagram: wte, (V, C), wpe, (T, C)"' in d._repr_html_()
+    d.frame(d.cells(["a", "", "b"]))
+    assert 'aria-label="Diagram: wte, (V, C), wpe, (T, C), a, b"' in d._repr_html_(), "what is empty says nothing"
 
 
 # ../nbs/97_diagrams.ipynb #2ec886f2
+def test_diagram_refuses_what_it_would_draw_in_part():
+    for draw, match in (
+        (lambda d: d.flow("a", "b", "c", color=[0, 1]), "2 colors for 3 items"),
+        (lambda d: d.row("a", "b", color=[0]), "1 colors for 2 items"),
+        (lambda d: d.cells([[1, 2], [3]]), r"one length, not \[2, 1\], their colors \[2, 1\]"),
+        (lambda d: d.cells([1, 2], color=[1]), r"one length, not \[2\], their colors \[1\]"),
+        (lambda d: d.cells([1, 2], top=["a"]), "1 names for 2 columns"),
+        (lambda d: d.cells([1, 2], left=["a", "b"]), "2 names for 1 rows"),
+        (lambda d: d.bracket(d.row("a")[0], label="x", side="above"), "left, right or below, not 'above'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            draw(Diagram())
+
+
+# ../nbs/97_diagrams.ipynb #4f5de537
 def test_diagram_too_wide_for_a_phone_is_refused():
     d = Diagram()
     d.row(*["a word"] * 6)

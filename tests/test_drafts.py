@@ -9,6 +9,7 @@ import torch
 
 from gpt2_book.decoding import int8
 from gpt2_book.drafts import ModelDraft, TextDraft, keep_guesses, write_with_draft
+from gpt2_book.gpt3 import GPT3, GPT3Config
 from gpt2_book.model import GPT, GPTConfig
 
 
@@ -132,6 +133,10 @@ def test_what_cannot_be_is_refused_before_anything_is_read():
     for temperature in (0, 1.0):
         with pytest.raises(TypeError, match="top_q"):
             write_with_draft(model, idx, 4, draft, temperature=temperature, top_q=0.5)
+    banded = GPT3(GPT3Config(block_size=32, vocab_size=11, n_layer=2, n_head=2, n_embd=16, band=4)).eval()
+    for first, second in ((banded, draft), (model, ModelDraft(banded))):
+        with pytest.raises(ValueError, match="a layer with a band forgets"):
+            write_with_draft(first, idx, 4, second)
     with pytest.raises(ValueError, match="n_tokens must be at least 1, not 0"):
         TextDraft(0)
     broken = tiny_gpt()

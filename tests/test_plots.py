@@ -26,6 +26,10 @@ def test_heatmap_draws_the_matrix_and_its_labels():
     assert image.get_array().tolist() == [[1, 0], [0, 1]]
     assert [t.get_text() for t in ax.texts] == ["1.0", "0.0", "0.0", "1.0"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["c", "d"]
+    masked = torch.tensor([[float("-inf"), 0.0], [float("nan"), 1.0]])
+    heatmap(ax, masked, xlabel="", ylabel="", fmt=".0f")
+    told = {t.get_text(): t.get_color() for t in ax.texts[4:]}
+    assert told == {"-inf": "black", "0": "white", "nan": "black", "1": "black"}, "cells without a color are as light as the page"
     plt.close(fig)
 
 
@@ -57,8 +61,9 @@ def test_a_record_is_made_held_against_and_shown():
         with pytest.raises(ValueError, match="the result"):
             recorded("x", lambda: {"loss": 2.0}, source="s", folder=folder)
         assert recorded("x", None, source="s", folder=folder) == compute(2.0)()
-        with pytest.raises(FileNotFoundError):
-            recorded("y", None, source="s", folder=folder)
+        for experiment in (None, compute(2.0)):
+            with pytest.raises(FileNotFoundError, match="y.json is missing: once with GPT2_BOOK_RECORD=1"):
+                recorded("y", experiment, source="s", folder=folder)
 
 
 # ../nbs/93_figures.ipynb #e9a66775

@@ -130,7 +130,7 @@ def test_every_option_means_what_it_means_in_python(options, how):
 
 def test_two_ways_to_keep_the_matrices_are_refused():
     result = run("generate", "KING", "--int8", "--int4")
-    assert result.exit_code == 1 and "--int8 and --int4" in result.output
+    assert result.exit_code == 2 and "--int8 and --int4" in result.output
 
 
 # ../nbs/96_writing.ipynb #21abf19a
@@ -140,6 +140,9 @@ def test_json_says_all_that_is_needed_to_repeat_a_text():
     assert found["tokens_per_second"] == pytest.approx(6 / found["seconds"])
     assert found["settings"]["top_p"] == 0.9 and found["settings"]["top_k"] == 50
     assert found["settings"]["dtype"] == "float32" and found["settings"]["device"] != "auto"
+    assert found["settings"]["special"] is None
+    marked = ("a<|endoftext|>", "--special", "--max-new-tokens", 1)
+    assert records(*marked)[0]["settings"]["special"] is True
     again = ("ROMEO:", "--max-new-tokens", 6, "--top-p", 0.9, "--seed", found["seed"])
     assert records(*again)[0]["text"] == found["text"]
     assert records(*again)[0]["log_probability"] == pytest.approx(found["log_probability"])
@@ -197,6 +200,8 @@ def test_beams_find_what_the_search_finds():
     with torch.no_grad():
         logp = gpt(out[None, :-1])[0].log_softmax(-1).gather(2, out[None, 1:, None])[0, idx.size(1) - 1 :].sum()
     assert found["log_probability"] == pytest.approx(logp.item(), abs=1e-3)
+    nothing = ("x", "--beams", 2, "--max-new-tokens", 0, "--length-penalty", -1)
+    assert records(*nothing)[0]["log_probability"] == 0
     for options in (("--beams", 2, "--top-p", 0.5), ("--beams", 2, "--stop", "x"), ("--length-penalty", 2)):
         assert run("generate", "x", *options).exit_code == 2
 

@@ -31,6 +31,8 @@ def _same_start(a: list[int], b: list[int]) -> int:
 def _fitting(talk: "Conversation", room: int) -> list[int]:
     """Drop the oldest turns until ``room`` more tokens fit; return the tokens.
 
+    Without older turns, what is left of the context is all the room that there is.
+
     Raises:
         ValueError: when the question alone is too long, naming both numbers.
     """
@@ -77,6 +79,7 @@ class Conversation:
         """Keep of the cache what ``tokens`` begin with; return how many that are."""
         n, cache = min(_same_start(self.read, tokens), len(tokens) - 1), self.reader.cache
         if cache is not None and n < cache.length:
+            n = 0 if hasattr(cache, "band") else n  # rings of keys are not set back
             cache.length = n
             cache.grow(0)
         self.read = self.read[:n]
@@ -86,7 +89,9 @@ class Conversation:
             **how) -> Generator[bytes, None, None]:
         """Add a question and yield the bytes of the answer, which becomes a message, too.
 
-        Where nothing was answered, the question is taken back.
+        Where nothing was answered, the question is taken back, and turns that were dropped
+        for it are there again. A special token that the answer spells in letters gets a
+        space in the message.
 
         Raises:
             ValueError: when the question is empty, holds a token of the template, or is too
@@ -101,9 +106,10 @@ class Conversation:
         except ValueError:
             self.messages = before
             raise
-        return self._answer(tokens, max_new_tokens, **how)
+        return self._answer(tokens, before, max_new_tokens, **how)
 
-    def _answer(self, tokens: list[int], n: int, **how) -> Generator[bytes, None, None]:
+    def _answer(self, tokens: list[int], before: list[dict[str, str]], n: int,
+                **how) -> Generator[bytes, None, None]:
         import torch
 
         from gpt2_book import generation
@@ -123,16 +129,16 @@ class Conversation:
         finally:
             if whole:
                 self.read = (tokens + new)[:self.reader.cache.length]
-            self._keep(new)
+            self._keep(new, before)
 
-    def _keep(self, new: list[int]) -> None:
-        """Make an answer a message; without one, take its question back."""
-        special = set(self.tokenizer.special_tokens.values())
-        said = self.tokenizer.decode([token for token in new if token not in special])
-        if said.strip():
-            self.messages.append({"role": "assistant", "content": said})
-        else:
-            self.messages.pop()
+    def _keep(self, new: list[int], before: list[dict[str, str]]) -> None:
+        """Make an answer a message; without one, all is as it was before its question."""
+        special = self.tokenizer.special_tokens
+        said = self.tokenizer.decode([i for i in new if i not in special.values()])
+        for name in special:  # spelled in letters; a message must not hold it
+            said = said.replace(name, f"{name[:1]} {name[1:]}")
+        answer = {"role": "assistant", "content": said}
+        self.messages = [*self.messages, answer] if said.strip() else before
 
 # %% ../../nbs/59_chat.ipynb #5900000d
 def _questions(terminal: bool) -> Iterator[str]:
@@ -147,7 +153,10 @@ def _questions(terminal: bool) -> Iterator[str]:
                 typer.echo("")
                 return
     for line in sys.stdin.buffer:
-        yield line.decode("utf-8-sig")
+        try:
+            yield line.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            complain(f"gpt2-book: a line is no text in UTF-8: {error.reason}")
 
 
 def _write(pieces: Iterator[bytes]) -> None:
@@ -225,8 +234,8 @@ def chat(
 
     template = read_template(settle_model(model))
     if template is None:
-        how = f"teach it one: gpt2-book train --chat chats.jsonl --from {model}"
-        raise ValueError(f"{model} has no chat template; {how}")
+        how = f"gpt2-book train --chat chats.jsonl --from {model} --out taught"
+        raise ValueError(f"{model} has no chat template; teach it one: {how}")
     gpt, tokenizer = load(model, dtype=dtype.value, int8=int8, int4=int4, device=device,
                           first=lambda tokenizer: turn_ends(tokenizer, template))
     generator = torch.Generator()

@@ -31,32 +31,38 @@ __all__ = []
 def read_chats(path: str | os.PathLike) -> list[list[dict[str, str]]]:
     """Return the chats of a file with one in JSON on each line.
 
+    A message keeps its ``role`` and its ``content``, and nothing else.
+
     Raises:
         OSError: when the file cannot be read.
-        ValueError: naming the line that is no JSON, no chat, or has no answer.
+        ValueError: naming the line that is no JSON in UTF-8, no chat, or has no answer.
     """
-    chats = []
-    with open(path, encoding="utf-8-sig") as file:
-        for n, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {n}"
-            try:
-                chat = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{where} is not JSON: {error}") from error
-            if isinstance(chat, dict):
-                chat = chat.get("messages")
-            if not isinstance(chat, list):
-                raise ValueError(f"{where} is no list of messages, nor has it any")
-            try:
-                check_chat(chat, answered=True)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from error
-            chats.append([{key: m[key] for key in ("role", "content")} for m in chat])
+    return [*_chats_by_line(path).values()]
+
+
+def _chats_by_line(path: str | os.PathLike) -> dict[int, list[dict[str, str]]]:
+    with open(path, "rb") as file:
+        chats = {n: _read_chat(line.strip(), f"{path}, line {n}")
+                 for n, line in enumerate(file, start=1) if line.strip()}
     if not chats:
         raise ValueError(f"{path} holds no chat")
     return chats
+
+
+def _read_chat(line: bytes, where: str) -> list[dict[str, str]]:
+    try:
+        chat = json.loads(line.decode("utf-8-sig"))
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON in UTF-8: {error}") from error
+    if isinstance(chat, dict):
+        chat = chat.get("messages")
+    if not isinstance(chat, list):
+        raise ValueError(f"{where} is no list of messages, nor has it any")
+    try:
+        check_chat(chat, answered=True)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return [{key: message[key] for key in ("role", "content")} for message in chat]
 
 
 def write_chats(path: str | os.PathLike, chats: Sequence[Sequence[Mapping]]) -> None:
@@ -94,16 +100,19 @@ def read_template(name: str | os.PathLike) -> ChatTemplate | None:
 
 
 def save_template(folder: str | os.PathLike, template: ChatTemplate, *, end: str) -> None:
-    """Put a chat template into the files of a model that is there.
+    """Put a chat template into the files of a model that is there, with the token that
+    begins a text for it. A ``chat_template.jinja`` would be read first, so it goes.
 
     Args:
         end: the name of the token that ends a turn.
     """
     path = Path(folder, "tokenizer_config.json")
     about = json.loads(path.read_text(encoding="utf8"))
-    about |= {"chat_template": template.source, "eos_token": end}
+    begin = template.names.get("bos_token", about.get("bos_token")) or None
+    about |= {"chat_template": template.source, "bos_token": begin, "eos_token": end}
     with whole_file(path) as partial:
         partial.write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
+    Path(folder, "chat_template.jinja").unlink(missing_ok=True)
 
 # %% ../../nbs/58_chat_files.ipynb #5800000a
 def turn_ends(tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:
@@ -130,9 +139,9 @@ def chat_tokenizer(name: str | os.PathLike) -> tuple[Tokenizer, ChatTemplate]:
     tokenizer, template = load_tokenizer(name), read_template(name)
     if template is not None:
         return tokenizer, template
-    names = [*tokenizer.special_tokens]
-    names += [token for token in CHAT_TOKENS if token not in names]
-    special = {token: len(tokenizer.ranks) + i for i, token in enumerate(names)}
+    special, first = dict(tokenizer.special_tokens), tokenizer.vocab_size
+    new = [token for token in CHAT_TOKENS if token not in special]
+    special |= {token: first + i for i, token in enumerate(new)}
     wider = Tokenizer(tokenizer.ranks, special_tokens=special, pattern=tokenizer.pattern)
     return wider, ChatTemplate(CHAT_TEMPLATE)
 
@@ -150,7 +159,9 @@ class ChatIngredients:
 
     def loader(self, *, batch_size: int | None = None, rank: int = 0, world_size: int = 1,
                device: str | torch.device = "cpu") -> ChatLoader:
-        """Return what deals a rank's batches, of the recipe's size by default."""
+        """Return what deals a rank's batches, of the recipe's size by default; the trainer
+        moves each to its device.
+        """
         size, length = batch_size or self.recipe.batch_size, self.recipe.model.block_size
         return ChatLoader(self.train, size, length, seed=self.recipe.seed, rank=rank,
                           world_size=world_size)
@@ -183,26 +194,28 @@ def chat_ingredients(recipe: Any, tokenizer: Tokenizer) -> ChatIngredients:
 
     Raises:
         OSError: when the file cannot be read.
-        ValueError: naming a line that is no chat, or is longer than the context; or when
+        ValueError: naming the line that is no chat, or is longer than the context; or when
             too little is left to train on or to hold out.
     """
-    template, chats = read_template(recipe.init_from), read_chats(recipe.chat)
+    template, chats = read_template(recipe.init_from), _chats_by_line(recipe.chat)
     template, rows = template or ChatTemplate(CHAT_TEMPLATE), []
-    limit, special = recipe.model.block_size + 1, list(tokenizer.special_tokens)
-    for i, chat in enumerate(chats, start=1):
+    limit = recipe.model.block_size + 1
+    for line, chat in chats.items():
+        where = f"{recipe.chat}, line {line}"
         try:
-            check_chat(chat, special=special)
             rows.append(encode_chat(tokenizer, template, chat))
         except ValueError as error:
-            raise ValueError(f"chat {i} of {recipe.chat}: {error}") from error
+            raise ValueError(f"{where}: {error}") from error
         if (n := len(rows[-1][0])) > limit:
-            raise ValueError(f"chat {i} of {recipe.chat} has {n} tokens, and the context "
-                             f"takes model.block_size = {limit - 1} and one more")
+            raise ValueError(f"{where}: the chat has {n} tokens, and the context takes "
+                             f"model.block_size = {limit - 1} and one more")
     cut = len(rows) - max(1, round(recipe.held_out * len(rows)))
-    seen = {tuple(tokens) for tokens, _ in rows[:cut]}
-    kept = [i for i in range(cut, len(rows)) if tuple(rows[i][0]) not in seen]
+    questions = [chat[:-1] for chat in chats.values()]
+    asked = [json.dumps(question) for question in questions]
+    seen = {*asked[:cut]}
+    kept = [i for i in range(cut, len(rows)) if asked[i] not in seen]
     if not kept or cut < 1:
         found = f"{cut} chats to train on and {len(kept)} others to hold out"
         raise ValueError(f"held_out = {recipe.held_out} leaves {found} in {recipe.chat}")
     return ChatIngredients(recipe, tokenizer, template, rows[:cut], [rows[i] for i in kept],
-                           [chats[i][:-1] for i in kept])
+                           [questions[i] for i in kept])

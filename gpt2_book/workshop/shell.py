@@ -37,7 +37,7 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, MemoryError) or re.search("allocate memory|out of memory", text):
         return f"there is not enough memory: {text or 'Python can get no more'}"
     if isinstance(error, _EXPECTED) or type(error).__name__ == "SafetensorError":
-        return text
+        return text or type(error).__name__
     more = "(unexpected; GPT2_BOOK_TRACEBACK=1 shows where it was raised)"
     return f"{type(error).__name__}: {text} {more}"
 
@@ -104,7 +104,9 @@ class Program(typer.core.TyperGroup):
 
 # %% ../../nbs/95_shell.ipynb #046e3881
 def settle_streams() -> None:
-    """Give a closed stream the null device; let every system write the same bytes."""
+    """Give a closed stream the null device; write ``?`` for what cannot be shown, and on
+    Windows, into a file or a pipe, UTF-8 with ``\\n``.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf8"))
@@ -119,14 +121,15 @@ def _decode_text(content: bytes, name: str) -> str:
     """Return the text of a file: UTF-8, or UTF-16 where the file begins with its mark.
 
     Raises:
-        ValueError: naming the first byte that is neither.
+        ValueError: naming the first byte that does not belong there, counted from 0.
     """
-    coding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
-        return content.decode(coding)
+        return content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        where = f"byte {error.start} is {content[error.start]:#04x}"
-        raise ValueError(f"{name} is no text in UTF-8: {where}") from error
+        i = error.start + len(content) - len(error.object)  # UTF-8's mark is cut off first
+        what = f"text in UTF-{16 if wide else 8}: byte {i} is {content[i]:#04x}"
+        raise ValueError(f"{name} is no {what}") from error
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:
@@ -148,7 +151,8 @@ def read_text(text: str | None, file: Path | None) -> str | None:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    """Return the text to continue, as ``read_text`` does, but for a last newline.
+    """Return the text to continue, as ``read_text`` does, but for a last newline; ends of
+    lines are ``\\n``, unless the text is an argument.
 
     Raises:
         ValueError: when the prompt is empty.
@@ -251,7 +255,8 @@ def settle_model(name: str) -> str:
     """Return the model that a name stands for: that of the run in a folder of a run.
 
     Raises:
-        ValueError: when the run has no model yet, or the name is empty.
+        typer.BadParameter: when the name is empty.
+        ValueError: when the run has no model yet.
     """
     from gpt2_book.workshop.hub import embedded_models
 
@@ -285,7 +290,7 @@ def shape_of(name: str) -> dict:
     from gpt2_book.workshop.hub import ModelFiles, embedded_models
     from gpt2_book.workshop.llama_files import from_llama_config
 
-    if name in GPT2_SIZES:
+    if name in GPT2_SIZES and not Path(name, "config.json").is_file():
         return asdict(GPT2_SIZES[name])
     if name not in embedded_models() and (about := run_settings(Path(name))):
         return about["model"]
@@ -349,9 +354,10 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, int4: bool =
         first: is given the tokenizer before the weights are read, and may refuse.
 
     Raises:
+        typer.BadParameter: when both int8 and int4 are asked for.
         FileNotFoundError: when there is no such model.
-        ValueError: when the device cannot be used, the model is damaged, or both int8 and
-            int4 are asked for.
+        ValueError: when the device cannot be used, or not for int4, or the model is
+            damaged.
     """
     import torch
 
@@ -361,16 +367,19 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, int4: bool =
     from gpt2_book.training import choose_device
 
     if int8 and int4:
-        raise ValueError("--int8 and --int4: the matrices can be kept in one of them")
+        one = "the matrices can be kept in one of them"
+        raise typer.BadParameter(f"--int8 and --int4: {one}")
     place, model = choose_device(device), settle_model(model)
+    if int4 and place.type != "cpu":
+        raise ValueError(f"--int4 is for a CPU (--device cpu), not for {place}")
     tokenizer = load_tokenizer(model)
     if first is not None:
         first(tokenizer)
-    kind = modern.Llama if is_llama(model) else GPT
-    gpt = kind.from_pretrained(model, dtype=getattr(torch, dtype), device=place)
-    ours, its = tokenizer.vocab_size, gpt.config.vocab_size
+    ours, its = tokenizer.vocab_size, shape_of(model)["vocab_size"]
     if ours > its:
         raise ValueError(f"the tokenizer has {ours} tokens, the model {its}")
+    kind = modern.Llama if is_llama(model) else GPT
+    gpt = kind.from_pretrained(model, dtype=getattr(torch, dtype), device=place)
     if int4:
         from gpt2_book.workshop import int4 as four_bits
 

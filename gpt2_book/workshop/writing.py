@@ -72,7 +72,8 @@ def complete(
     Args:
         model: anything with a method ``generate`` like
             that of :class:`gpt2_book.model.GPT`, and parameters.
-        stop_tokens: ids that end a continuation; they are not part of it.
+        stop_tokens: ids that end a continuation; they are not part of it. Without them
+            nothing but a stop string does, ``<|endoftext|>`` neither.
         how: as for :func:`gpt2_book.generation.stream`.
 
     Raises:
@@ -176,7 +177,7 @@ def _search(gpt, idx, text: _Continuation, max_new_tokens: int, *, n_beams: int,
     found, score = beam_search(reader, idx, max_new_tokens, **how)
     new = found[0, idx.size(1) :].tolist()
     yield b"".join([text.add(token) for token in new])
-    text.log_probability = score.item() * len(new) ** length_penalty
+    text.log_probability = score.item() * max(len(new), 1) ** length_penalty
 
 # %% ../../nbs/96_writing.ipynb #515589c6
 def _show(before: str, pieces: Iterator[bytes], *, quiet: bool) -> bool:
@@ -354,7 +355,7 @@ def generate(
     gpt, tokenizer = load(
         model, **about, first=lambda tokenizer: encode(tokenizer, text, special)
     )  # fmt: skip
-    about["device"] = str(gpt.device)
-    about = {"model": model, "settings": {**how, "stop": stop or [], **about}}
+    about |= {"device": str(gpt.device), "stop": stop or [], "special": special}
+    about = {"model": model, "settings": {**how, **about}}
     write: dict[str, Any] = {"seeds": seeds, "stop": stop or [], "json": json, "echo": echo}
     write_texts(gpt, tokenizer, text, about=about, special=special, **write, **how)
