@@ -3,6 +3,7 @@
 
 # ../nbs/64_check.ipynb #baf425ed
 import io
+import math
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -50,9 +51,19 @@ def test_what_is_not_on_the_list_is_described():
     assert "NoneType" in says("attention", lambda q, k, v: None)
     assert "2 values" in says("attention", lambda q, k, v: (attend(q, k, v), q))
     assert "in its place" in says("attention", lambda q, k, v: attend(q.mul_(1.5), k, v))
+    step = PARTS["adamw"].right
+    assert "in its place" in says("adamw", lambda w, g, state: w.copy_(step(w, g, state)))
     assert "no gradient" in says("attention", lambda q, k, v: attend(q, k, v).detach())
     said = says("attention", lambda q, k, v: attend(q, k.detach(), v))
     assert "values are right, but a gradient is not" in said
+
+
+    def once(x):
+        assert not x.requires_grad, "only without gradients"
+        return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+    assert "no gradient: AssertionError: only without" in says("gelu", once)
 
 
 # ../nbs/64_check.ipynb #c68b7280
@@ -73,6 +84,36 @@ def test_a_file_is_checked_and_the_exit_code_says_whether_all_is_right():
         assert run(folder, both, "--only", "gelu").returncode == 0
 
 
+# ../nbs/64_check.ipynb #1409db0a
+def test_right_code_is_right_also_where_it_computes_in_float32():
+    def sinusoids(T, C):
+        even = torch.exp(torch.arange(0, C, 2) * (-math.log(10000.0) / C))  # (C / 2,)
+        table = torch.zeros(T, C)
+        table[:, 0::2] = torch.sin(torch.arange(T)[:, None] * even)
+        table[:, 1::2] = torch.cos(torch.arange(T)[:, None] * even)
+        return table
+
+
+    def gelu(x):
+        slope = torch.sqrt(torch.tensor(2 / torch.pi))
+        return 0.5 * x * (1 + torch.tanh(slope * (x + 0.044715 * x**3)))
+
+
+    def attention(q, k, v):
+        T, D = q.shape[-2:]
+        scores = q @ k.mT / torch.sqrt(torch.tensor(D))
+        return scores.masked_fill(torch.tril(torch.ones(T, T)) == 0, -torch.inf).softmax(-1) @ v
+
+
+    for theirs in (sinusoids, gelu, attention):
+        assert "equal on" in check_part(PARTS[theirs.__name__], theirs, Path("mine.py"))
+        assert "in float32" in check_part(PARTS[theirs.__name__], theirs, Path("mine.py"))
+    with pytest.raises(Wrong, match="the scores are not divided"):
+        check_part(PARTS["attention"], lambda q, k, v: attention(q.float() * q.size(-1) ** 0.5, k.float(), v.float()), Path("mine.py"))
+    with pytest.raises(Wrong, match=r"is 1\.0000003 where 1 is expected"):
+        check_part(PARTS["sinusoids"], lambda T, C: PARTS["sinusoids"].right(T, C) * (1 + 3e-7), Path("mine.py"))
+
+
 # ../nbs/64_check.ipynb #d8aebd5b
 def test_code_that_fails_or_hangs_is_told_in_a_line():
     import tempfile
@@ -88,8 +129,9 @@ def test_code_that_fails_or_hangs_is_told_in_a_line():
             assert len(done.stderr.splitlines()) == 1
         done = run(folder, "def gelu(x):\n    while True: pass\n", "--seconds", "3")
         assert done.returncode == 1 and "stopped after 3 s" in done.stderr
-        done = run(folder, "import os\ndef gelu(x):\n    os.abort()\n")
-        assert done.returncode not in (0, 2)
+        for ends in ("os.abort()", "os._exit(0)"):
+            done = run(folder, f"import os\ndef gelu(x):\n    print('here', end='')\n    {ends}\n")
+            assert done.returncode == 1 and "here" in done.stderr and "mine.py ended the process" in done.stderr
         done = run_here(folder, "gelu = abs", "attenton")
         assert done.returncode == 2 and "nothing is known of attenton" in done.stderr
         done = run_here(folder, "gelu = abs", "attention")
@@ -97,6 +139,9 @@ def test_code_that_fails_or_hangs_is_told_in_a_line():
         done = run_here(folder, "import sys\ntop_k = 5\ndef gelu(x):\n    sys.exit(0)\n")
         assert done.returncode == 1 and "SystemExit" in done.stdout
         assert "top_k (chapter 22): wrong: it is int, not a function" in done.stdout
+        code = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Config:\n    n: int\n"
+        done = run_here(folder, code + "def gpt(**sizes):\n    return Config(2).m\n")
+        assert done.returncode == 1 and "GPT (chapter 20): wrong: AttributeError: 'Config'" in done.stdout
 
 
 # ../nbs/64_check.ipynb #1a290ded

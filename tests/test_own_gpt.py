@@ -198,6 +198,144 @@ def test_what_happens_before_the_blocks_and_after_the_head_is_said():
             check_gpt(make, "x.py")
 
 
+# ../nbs/67_own_gpt.ipynb #00eb9da2
+def test_matrices_and_biases_are_placed_however_they_are_kept():
+    class Heads(nn.Module):
+        """A matrix for each head, in lists."""
+
+        def __init__(self, C, T, H, bad):
+            super().__init__()
+            self.queries, self.keys, self.values = (
+                nn.ModuleList(nn.Linear(C, C // H) for _ in range(H)) for _ in range(3))
+            self.out = nn.Linear(C, C)
+
+        def forward(self, x):
+            heads = [(q(x), k(x), v(x)) for q, k, v in zip(self.queries, self.keys, self.values)]
+            return self.out(torch.cat([F.scaled_dot_product_attention(*h, is_causal=True) for h in heads], -1))
+
+
+    class Raw(nn.Module):
+        """Parameters without layers, as x @ W or as F.linear(x, W)."""
+
+        turned, scaled = True, True
+
+        def __init__(self, C, T, H, bad):
+            super().__init__()
+            self.W_q, self.W_k, self.W_v, self.W_o = (nn.Parameter(torch.randn(C, C)) for _ in range(4))
+            self.b_q, self.b_k, self.b_v, self.b_o = (nn.Parameter(torch.randn(C)) for _ in range(4))
+
+        def linear(self, x, W, b):
+            return (x @ W if self.turned else F.linear(x, W)) + b
+
+        def forward(self, x):
+            B, T, C = x.shape
+            q, k, v = (self.linear(x, W, b).view(B, T, 3, -1).transpose(1, 2) for W, b in (
+                (self.W_q, self.b_q), (self.W_k, self.b_k), (self.W_v, self.b_v)))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=None if self.scaled else 1.0)
+            return self.linear(y.transpose(1, 2).reshape(B, T, C), self.W_o, self.b_o)
+
+
+    class RawLinear(Raw):
+        turned = False
+
+
+    class RawUnscaled(RawLinear):
+        scaled = False
+
+
+    class BiasFirst(nn.Module):
+        def __init__(self, C, bad):
+            super().__init__()
+            self.beta, self.gamma = nn.Parameter(torch.zeros(C)), nn.Parameter(torch.ones(C))
+
+        def forward(self, x):
+            return F.layer_norm(x, x.shape[-1:], self.gamma, self.beta)
+
+
+    def made_of(attention=None, norm=None):
+        class Changed(MyGPT):
+            def __init__(self, **sizes):
+                super().__init__(**sizes)
+                C, T, H = sizes["n_embd"], sizes["block_size"], sizes["n_head"]
+                for block in self.blocks:
+                    block.att = attention(C, T, H, ()) if attention else block.att
+                    block.norm1, block.norm2 = (norm(C, ()) for _ in range(2)) if norm else (block.norm1, block.norm2)
+                self.norm = norm(C, ()) if norm else self.norm
+
+        return Changed
+
+
+    class RawHead(MyGPT):
+        def __init__(self, **sizes):
+            super().__init__(**sizes)
+            del self.out_head
+            self.W_head = nn.Parameter(torch.zeros(sizes["n_embd"], sizes["vocab_size"]))
+
+        def forward(self, idx):
+            x = self.tok_emb(idx) + self.pos_emb(torch.arange(idx.size(1)))
+            return self.norm(self.blocks(x)) @ self.W_head
+
+
+    class Tied(MyGPT):
+        def __init__(self, **sizes):
+            super().__init__(**sizes)
+            self.out_head = nn.Linear(sizes["n_embd"], sizes["vocab_size"])
+            self.out_head.weight = self.tok_emb.weight
+
+
+    for make in (made_of(Heads), made_of(Raw), made_of(RawLinear), made_of(norm=BiasFirst), RawHead):
+        assert check_gpt(make, "x.py").startswith("equal logits and gradients on random weights\n")
+    assert "the head has a bias, set to 0 here" in check_gpt(Tied, "x.py")
+    with pytest.raises(Wrong, match="not divided by √D"):
+        check_gpt(made_of(RawUnscaled), "x.py")
+
+
+# ../nbs/67_own_gpt.ipynb #e6fe9e86
+def test_small_mistakes_are_not_taken_for_rounding_and_rounding_not_for_mistakes():
+    def normed(eps, dtype, final_only=False):
+        class Norm(MyNorm):
+            def forward(self, x):
+                y = F.layer_norm(x.to(dtype), x.shape[-1:], eps=eps).to(x.dtype)
+                return self.scale * y + self.shift
+
+        class Changed(MyGPT):
+            def __init__(self, **sizes):
+                super().__init__(**sizes)
+                for name, module in self.named_modules():
+                    if isinstance(module, MyNorm) and (name == "norm" or not final_only):
+                        module.__class__ = Norm
+
+        return Changed
+
+
+    assert "it computes in float32 somewhere" in check_gpt(normed(1e-5, torch.float32), "x.py")
+    for make, said in ((normed(1e-6, torch.float64), "epsilon is 1e-6"), (normed(1e-6, torch.float32), "epsilon is 1e-6"),
+                       (normed(1e-6, torch.float64, True), "first differs at: the final norm")):
+        with pytest.raises(Wrong, match=said):
+            check_gpt(make, "x.py")
+
+
+# ../nbs/67_own_gpt.ipynb #e6e1e46e
+def test_every_parameter_must_have_its_gradient():
+    class Positions(MyGPT):
+        def forward(self, idx):
+            x = self.tok_emb(idx) + self.pos_emb(torch.arange(idx.size(1))).detach()
+            return self.out_head(self.norm(self.blocks(x)))
+
+
+    class Matrix(MyGPT):
+        def forward(self, idx):
+            for block in self.blocks:
+                layer = block.ff[0]
+                layer.forward = lambda x, f=layer: F.linear(x, f.weight.detach(), f.bias)
+            return super().forward(idx)
+
+
+    for make, name in ((Positions, "pos_emb.weight"), (Matrix, "blocks.0.ff.0.weight")):
+        with pytest.raises(Wrong, match=f"not the gradient of {name}: it is off"):
+            check_gpt(make, "x.py")
+
+
 # ../nbs/67_own_gpt.ipynb #9ccd02c3
 def test_biases_that_are_missing_are_noted():
     class NoBias(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.workshop.tracing import (
-    MISTAKES, SIZES, Recorder, draw_weights, explain, together, trace,
+    MISTAKES, SIZES, Recorder, _print_of, draw_weights, explain, together, trace,
 )  # fmt: skip
 
 
@@ -47,10 +47,32 @@ def test_the_right_model_is_explained_by_nothing_and_another_one_ends_somewhere(
     assert explain(w, idx, torch.stack(seen.prints)) == ([], steps[10])
 
 
+# ../nbs/66_tracing.ipynb #220025fc
+def test_a_step_that_a_right_model_never_forms_is_let_pass():
+    w = draw_weights()
+    idx = torch.randint(SIZES["vocab_size"], (2, 9), generator=torch.Generator().manual_seed(1))
+    late = ["the final norm is left out"]
+    steps = [(name, _print_of(x)) for name, x in trace(w, idx, **together(late))]
+    never = ("block 1: the averaged values", "block 1: the projection after attention")
+    seen = torch.stack([found for name, found in steps if name not in never])
+    assert explain(w, idx, seen) == (late, None)
+
+
+# ../nbs/66_tracing.ipynb #e1937209
+def test_a_nan_is_not_taken_for_another():
+    w = draw_weights()
+    idx = torch.randint(SIZES["vocab_size"], (2, 9), generator=torch.Generator().manual_seed(1))
+    before = list(trace(w, idx))[:3]
+    assert before[-1][0] == "block 1: ln_1"
+    everything = torch.full((2, 9, SIZES["n_embd"]), torch.nan)  # as 0 times infinity makes it
+    seen = torch.stack([_print_of(x) for x in (*(x for _, x in before), everything)])
+    assert explain(w, idx, seen) == ([], "block 1: the averaged values")
+
+
 # ../nbs/66_tracing.ipynb #6d707ff0
 def test_a_recorder_keeps_what_was_computed_before_it_was_changed_in_place():
     x = torch.arange(4.0)
     with Recorder() as seen:
         y = x * 2
         y += 100
-    assert [float(p[5]) for p in seen.prints] == [6.0, 106.0]
+    assert [float(p[6]) for p in seen.prints] == [6.0, 106.0]

@@ -23,10 +23,7 @@ _Case = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A function that a reader of the book can write, and what it is checked against.
-
-    Raises nothing: the checks of :mod:`gpt2_book.workshop.check` do the work.
-    """
+    """A function that a reader of the book can write, and what it is checked against."""
 
     chapter: str  # its number, "11"
     signature: str  # as the reader writes it, "attention(q, k, v)"
@@ -148,13 +145,14 @@ def _sinusoid_table(T: int, C: int) -> Tensor:
 
 # %% ../../nbs/65_parts.ipynb #4e891283
 def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, shift: int = 0,
-            axis: int = -1, late: bool = False, turned: bool = False) -> Tensor:
+           axis: int = -1, late: bool = False, turned: bool = False,
+           fill: float = -math.inf) -> Tensor:
     T, D = q.shape[-2:]
     scores = q @ k.mT * (D**-0.5 if scale is None else scale)  # (..., T, T)
     hidden = torch.ones(T, T, dtype=torch.bool).triu(1 + shift) ^ turned
     if late:
         return scores.softmax(axis).masked_fill(hidden, 0) @ v
-    return scores.masked_fill(hidden, -torch.inf).softmax(axis) @ v
+    return scores.masked_fill(hidden, fill).softmax(axis) @ v
 
 
 @_part("11", "attention(q, k, v)",
@@ -166,6 +164,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, shift
         "the mask lets each token see the next": lambda q, k, v: attend(q, k, v, shift=1),
         "the mask hides each token from itself, and the first sees nothing":
             lambda q, k, v: attend(q, k, v, shift=-1),
+        "the mask puts zeros into the scores; it must be minus infinity":
+            lambda q, k, v: attend(q, k, v, fill=0.0),
         "the mask is turned around: it hides what came before and shows what follows":
             lambda q, k, v: attend(q, k, v, turned=True),
         "the scores are not divided by √D": lambda q, k, v: attend(q, k, v, scale=1.0),
@@ -184,9 +184,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def normalize(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5, axis: int = -1,
           correction: int = 0, outside: bool = False, center: bool = True) -> Tensor:
     mean = x.mean(axis, keepdim=True) if center else 0.0
-    var = x.var(axis, correction=correction, keepdim=True)
-    if not center:
-        var = x.pow(2).mean(axis, keepdim=True)
+    var = x.var(axis, correction=correction, keepdim=True) if center else x.pow(2).mean(axis, keepdim=True)
     size = var.sqrt() + eps if outside else (var + eps).sqrt()
     return (x - mean) / size * weight + bias
 
@@ -264,8 +262,10 @@ def _chain(x, first, second):
             lambda x, n, a, m, f: _chain(a(n(x)), lambda y: y + f(m(y)), lambda y: y),
         "nothing is added around the MLP":
             lambda x, n, a, m, f: f(m(x + a(n(x)))),
-        "both branches read the same stream, side by side as in GPT-J":
+        "both branches read the same stream, each through its norm, as in GPT-NeoX":
             lambda x, n, a, m, f: x + a(n(x)) + f(m(x)),
+        "both branches read the same stream, through one norm, as in GPT-J":
+            lambda x, n, a, m, f: x + a(n(x)) + f(n(x)),
         "ln_1 normalizes for both branches":
             lambda x, n, a, m, f: _chain(x + a(n(x)), lambda y: y + f(n(y)), lambda y: y)},
        smooth=True)
@@ -293,8 +293,7 @@ def _nucleus(logits: Tensor, p: float, *, before: bool = True, back: bool = True
        "logits: (V,). Keep the k largest; the others become -inf.",
        lambda: [(logits, k) for logits in _scores() for k in (1, 3, 5)],
        {"it keeps the k smallest": lambda z, k: _keep(z, z > z.sort().values[k - 1]),
-        "it keeps k + 1": lambda z, k: _keep(
-            z, z < z.sort(descending=True).values[min(k, len(z) - 1)]),
+        "it keeps k + 1": lambda z, k: _keep(z, z < z.topk(min(k + 1, len(z))).values[-1]),
         "it keeps k - 1": lambda z, k: _keep(z, z <= z.topk(k).values[-1]),
         "the others become 0; a logit of 0 has a probability":
             lambda z, k: z.masked_fill(z < z.topk(k).values[-1], 0.0),
@@ -305,7 +304,8 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 # %% ../../nbs/65_parts.ipynb #a8c2c42b
 @_part("22", "top_p(logits, p)",
-       "logits: (V,). Keep the fewest of the likeliest whose probabilities reach p.",
+       "logits: (V,). Keep the fewest of the likeliest whose probabilities reach p; the\n"
+       "others become -inf.",
        lambda: [(logits, p) for logits in _scores() for p in (0.3, 0.8, 0.95)],
        {"the token that crosses p is left out; it belongs to the nucleus":
             lambda z, p: _nucleus(z, p, before=False),
@@ -379,8 +379,8 @@ def _loss(logits: Tensor, idx: Tensor, shift: int = 1) -> Tensor:
 
 
 @_part("31", "loss(logits, idx)",
-       "The mean of -ln p of each next token. logits: (B, T, V) of the model that read\n"
-       "idx: (B, T). Row t of the logits is about idx[:, t + 1]. Return a number.",
+       "The mean of -ln p of each next token, a tensor without axes. logits: (B, T, V) of the\n"
+       "model that read idx: (B, T). Row t of the logits is about idx[:, t + 1].",
        lambda: [(_draws((2, 5, 7), seed=i)[0],
                  torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(i)))
                 for i in range(2)],

@@ -23,7 +23,7 @@ from .parts import GELUS, attend, normalize
 __all__ = []
 
 # %% ../../nbs/66_tracing.ipynb #188cf9c2
-# every product of these is another number, so that a shape tells what a matrix is for
+# 53 and 16 differ from 12, 36 and 48, so that a shape tells what a matrix is for
 SIZES = {"vocab_size": 53, "block_size": 16, "n_layer": 2, "n_head": 3, "n_embd": 12}
 Weights = dict[str, Tensor]
 
@@ -31,7 +31,7 @@ Weights = dict[str, Tensor]
 def draw_weights(seed: int = 0) -> Weights:
     """Draw weights for a GPT-2 of these sizes, named as in its checkpoints.
 
-    All are of a size that shows a mistake: norms that are not 1 and biases that are not 0.
+    Norms are not 1 and biases not 0, so that one that is left out shows.
     """
     V, T, L, C = (SIZES[k] for k in ("vocab_size", "block_size", "n_layer", "n_embd"))
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (V, C), "wpe.weight": (T, C)}
@@ -95,7 +95,7 @@ class _Run:
         q, k, v = (self.heads(thirds[i]) for i in self.way.cut)
         y = attend(q, k, v, **self.way.attention)  # (B, H, T, D)
         y = (y.transpose(1, 2) if self.way.join else y).reshape(x.shape)
-        yield "what attention averages", y
+        yield "the averaged values", y
         yield "the projection after attention", self.linear(y, f"{h}.attn.c_proj")
 
     def mlp(self, x: Tensor, h: str) -> Iterator[Event]:
@@ -167,6 +167,8 @@ MISTAKES |= {
     "the mask lets each token see the next": {"attention": {"shift": 1}},
     "the mask leaves a token nothing to see, so that all becomes NaN":
         {"attention": {"shift": -1}},
+    "the mask puts zeros into the scores; it must be minus infinity":
+        {"attention": {"fill": 0.0}},
     "nothing is added around the attention": {"skipped": "attention"},
     "nothing is added around the MLP": {"skipped": "the MLP"},
     "the mask comes after the softmax, so that the weights do not sum to 1":
@@ -205,10 +207,13 @@ def together(names: list[str] | tuple[str, ...]) -> dict[str, Any]:
 
 # %% ../../nbs/66_tracing.ipynb #bc76710c
 def _print_of(x: Tensor) -> Tensor:
-    """Return six numbers of a tensor that do not depend on how its numbers are arranged."""
+    """Return seven numbers of a tensor that do not depend on how it is arranged."""
     x = x.detach().double().flatten()
+    rest = x[~x.isnan()]
+    counts = torch.tensor([x.numel(), x.numel() - rest.numel()], dtype=x.dtype)
+    x = rest if rest.numel() else x.new_zeros(1)
     powers = [x.mean(), x.pow(2).mean(), x.pow(3).mean(), x.min(), x.max()]
-    return torch.stack([torch.tensor(float(x.numel()), dtype=x.dtype), *powers])
+    return torch.cat([counts, torch.stack(powers)])
 
 
 class Recorder(TorchDispatchMode):
@@ -216,45 +221,66 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prints: list[Tensor] = []  # (6,) each
+        self.prints: list[Tensor] = []  # (7,) each
+        self.rough = False  # whether a fraction was less exact than float64
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = func(*args, **(kwargs or {}))
-        for x in given if isinstance(given, (tuple, list)) else (given,):
+        results = given if isinstance(given, (tuple, list)) else (given,)
+        for x in (*results, *args):
+            if isinstance(x, Tensor) and x.is_floating_point():
+                self.rough |= x.dtype != torch.float64 and not x.equal(x.round())
+        for x in results:
             if isinstance(x, Tensor) and x.is_floating_point() and x.numel() > 1:
                 self.prints.append(_print_of(x))  # at once: x may be changed in its place
         return given
+
+# %% ../../nbs/66_tracing.ipynb #e84311ae
+def _reach(w: Weights, idx: Tensor, seen: Tensor, rtol: float,
+           names: list[str]) -> tuple[float, str | None]:
+    """Return how many steps of GPT-2 with some mistakes were seen, and which is missing.
+
+    Up to two missing steps are let pass where the next one was seen again.
+    """
+    options = together(names)
+    missing: list[tuple[int, str]] = []
+    hurt = False  # the step before was seen, and had a NaN
+    for i, (name, x) in enumerate(trace(w, idx, **options)):
+        mine = _print_of(x)  # (7,)
+        unit = mine[5:].abs().max() ** torch.tensor([0, 0, 1, 2, 3, 1, 1])  # of each number
+        near = ((seen - mine).abs() <= rtol * unit).all(1).any()
+        told = mine[0] > mine[1] or hurt  # NaN alone says nothing of where it comes from
+        missing = [] if near and told else [*missing, (i, name)]
+        hurt = not missing and bool(mine[1])
+        if len(missing) > 2:
+            break
+    if not missing:
+        return math.inf, None
+    i, name = missing[0]
+    # without positions there is a step less, if what follows was computed
+    return i + ("positions" in options and i > 1), name
 
 # %% ../../nbs/66_tracing.ipynb #f50f2d13
 def explain(w: Weights, idx: Tensor, seen: Tensor, *,
             rtol: float = 1e-10) -> tuple[list[str], str | None]:
     """Find the mistakes with which GPT-2 computes what a model was seen to compute.
 
-    Follows the steps of GPT-2 up to the first that the model never computed, takes the
+    Follows the steps of GPT-2 to where the model no longer computed them, takes the
     mistake, or the pair, with which it can be followed furthest, and goes on from there.
 
     Returns:
         the mistakes, and the name of the step where it ends, None at the end of the model
 
     Shapes:
-        idx: (B, T); seen: (N, 6), what a :class:`Recorder` has
+        idx: (B, T); seen: (N, 7), what a :class:`Recorder` has
     """
-    def reach(names: list[str]) -> tuple[float, str | None]:
-        options = together(names)
-        for i, (name, x) in enumerate(trace(w, idx, **options)):
-            near = torch.isclose(seen, _print_of(x), rtol, rtol / 100, equal_nan=True)
-            if not near.all(1).any():  # near: (N, 6)
-                # without positions there is a step less, if what follows was computed
-                return i + ("positions" in options and i > 1), name
-        return math.inf, None
-
     found: list[str] = []
-    furthest, where = reach(found)
+    furthest, where = _reach(w, idx, seen, rtol, found)
     while where is not None:
         best: tuple[str, ...] = ()
         for n in (1, 2):
             for more in combinations([name for name in MISTAKES if name not in found], n):
-                tried, at = reach([*found, *more])
+                tried, at = _reach(w, idx, seen, rtol, [*found, *more])
                 if tried > furthest:
                     best, furthest, where = more, tried, at
             if best:
