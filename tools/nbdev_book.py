@@ -83,7 +83,7 @@ def visit_image(self, node: nodes.image) -> None:
         self.body.append(f'<picture><source media="(max-width: {PHONE}px)" srcset="{source}" />')
     wide = file.with_name(file.name.replace(".narrow.svg", ".svg"))
     broad = not file.exists() and wide.exists() and _size(wide)[0] * PIXELS > PHONE
-    if broad:  # a table of numbers or words: on a phone it keeps its size, and is moved to and fro
+    if broad:  # a table of numbers or words: on a phone it keeps its size, and scrolls
         self.body.append(f'<div class="broad" tabindex="0" style="--broad: {_size(wide)[0] * PIXELS:.0f}px">')
     HTML5Translator.visit_image(self, node)
     if broad:
