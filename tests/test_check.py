@@ -105,6 +105,13 @@ def test_right_code_is_right_also_where_it_computes_in_float32():
         return scores.masked_fill(torch.tril(torch.ones(T, T)) == 0, -torch.inf).softmax(-1) @ v
 
 
+    def by_hand(q, k, v):
+        T, D = q.shape[-2:]
+        e = (q @ k.mT / D**0.5).exp() * torch.ones(T, T).tril()
+        return e / e.sum(-1, keepdim=True) @ v
+
+
+    assert check_part(PARTS["attention"], by_hand, Path("mine.py")).endswith("values and gradients")
     for theirs in (sinusoids, gelu, attention):
         assert "equal on" in check_part(PARTS[theirs.__name__], theirs, Path("mine.py"))
         assert "in float32" in check_part(PARTS[theirs.__name__], theirs, Path("mine.py"))
@@ -139,6 +146,8 @@ def test_code_that_fails_or_hangs_is_told_in_a_line():
         done = run_here(folder, "import sys\ntop_k = 5\ndef gelu(x):\n    sys.exit(0)\n")
         assert done.returncode == 1 and "SystemExit" in done.stdout
         assert "top_k (chapter 22): wrong: it is int, not a function" in done.stdout
+        done = run_here(folder, "from torch import nn\ndef gelu(x):\n    return nn.ModuleList()(x)\n")
+        assert done.returncode == 1 and "wrong: with inputs" in done.stdout and "line 3 of mine.py" in done.stdout
         code = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Config:\n    n: int\n"
         done = run_here(folder, code + "def gpt(**sizes):\n    return Config(2).m\n")
         assert done.returncode == 1 and "GPT (chapter 20): wrong: AttributeError: 'Config'" in done.stdout

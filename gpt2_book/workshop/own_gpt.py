@@ -28,6 +28,13 @@ class Wrong(Exception):
     """What is wrong with the reader's code, in words."""
 
 
+def is_verdict(error: BaseException, file: Path) -> bool:
+    """Say whether an error is a verdict: `Wrong`, or "not written" from the file itself."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    unwritten = isinstance(error, NotImplementedError) and Path(last.filename) == file
+    return unwritten or isinstance(error, Wrong)
+
+
 def tell_error(error: BaseException, file: Path) -> str:
     """Say what code raised, and on which line of the reader's file."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -310,9 +317,9 @@ def _watch(make: Callable, file: Path, other: bool) -> _Watched:
         w, filler = _fill(model, draw_weights(), other)
         with torch.no_grad(), Recorder() as seen:
             logits = _logits(model, idx)
-    except (Wrong, NotImplementedError):
-        raise
     except (Exception, SystemExit) as error:  # the reader's code may raise anything
+        if is_verdict(error, file):
+            raise
         raise Wrong(tell_error(error, file)) from error
     return _Watched(model, w, filler, idx, logits, torch.stack(seen.prints), seen.rough)
 
@@ -321,8 +328,7 @@ def _explain(run: _Watched, far: float) -> tuple[list[str], str | None]:
     """Return the mistakes that a run shows, and where it ends, if they do not explain it."""
     found, where = explain(run.w, run.idx, run.seen)
     if where and run.rough:  # less may be asked for
-        roughly, further = explain(run.w, run.idx, run.seen, rtol=1e-6)
-        found, where = (roughly, None) if further is None else (found, where)
+        found, where = explain(run.w, run.idx, run.seen, rtol=1e-6)
     if where or found or far < 1e-4 and run.rough:
         return found, where
     right, given = (x.double().flatten().sort()[0]
