@@ -240,6 +240,7 @@ def test_a_folder_that_cannot_be_filled_leaves_nothing(tmp_path):
 
 
 # ../nbs/80_files.ipynb #432e2cb9
+import shutil
 import subprocess
 
 WRITER = '''
@@ -313,12 +314,36 @@ def test_a_model_survives_a_real_kill_and_the_next_save_clears_up(tmp_path):
         assert (folder / "model.safetensors").read_text() == ("new" if step else "old")
 
 
+def test_a_tokenizer_replaces_the_two_files_of_the_one_before(tmp_path):
+    for name in ("vocab.json", "merges.txt", "notes"):
+        (tmp_path / name).touch()
+    with mock.patch(f"{all_or_nothing.__module__}._finish"):  # as if killed before it
+        with all_or_nothing(tmp_path) as inside:
+            for name in ("tokenizer.json", "merges.txt"):
+                (inside / name).write_text("new")
+    assert file_in(tmp_path, "vocab.json") is None and file_in(tmp_path, "merges.txt").read_text() == "new"
+    with all_or_nothing(tmp_path) as inside:
+        (inside / "tokenizer.json").touch()
+    assert sorted(os.listdir(tmp_path)) == ["notes", "tokenizer.json"]
+
+
 def test_weights_alone_replace_those_of_before(tmp_path):
     for name in ("model.safetensors.index.json", "model-00001-of-00001.safetensors", "gpt2_book.safetensors", "notes"):
         (tmp_path / name).touch()
     with all_or_nothing(tmp_path) as inside:
         (inside / "model.safetensors").touch()
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "notes"]
+
+
+def test_the_renames_of_a_folder_are_on_the_disk_before_the_old_one_goes(tmp_path):
+    folder, done, move, remove = tmp_path / "step-1", [], os.replace, shutil.rmtree
+    whole_folder(folder, lambda inside: (inside / "a").write_text("old"))
+    renames = mock.patch("os.replace", lambda old, new: done.append(new) or move(old, new))
+    removals = mock.patch("shutil.rmtree", lambda path, **how: path.exists() and (done.append(path) or remove(path)))
+    with mock.patch(f"{whole_folder.__module__}.sync", done.append), renames, removals:
+        whole_folder(folder, lambda inside: (inside / "a").write_text("new"))
+    aside = tmp_path / ".step-1.replaced"
+    assert done[done.index(folder) :] == [folder, tmp_path, aside, tmp_path]
 
 
 def test_the_new_files_and_their_list_are_on_the_disk_before_they_count(tmp_path):
@@ -341,6 +366,7 @@ def test_bad_files_are_refused_by_line():
         "line 3: b'Ag== two'": [*good[:2], b"Ag== two", *good[3:]],  # no number
         "line 257: b'AA== 256'": [*good, b"AA== 256"],  # a token that was there already
         "line 257: b'dGg= 2'": [*good, b"dGg= 2"],  # a rank that was there already: 256, cut short
+        "holds no token": [b'{"special_tokens": ["<|end'],  # cut within the line of settings
     }
     for message, lines in cases.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -121,6 +121,16 @@ def test_gpt2s_own_tokenizer_is_written(tmp_path):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("size", [1024, 50257])
+def test_one_of_two_files_is_no_tokenizer(size, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size}))
+    for there, gone in (("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")):
+        (tmp_path / there).touch()
+        with pytest.raises(FileNotFoundError, match=f"has no tokenizer.json and no {gone} and no tokenizer.tiktoken"):
+            load_tokenizer(tmp_path)
+        (tmp_path / there).unlink()
+
+
 def test_merges_are_those_that_were_learned():
     ranks = {bytes([b]): b for b in range(256)} | {b"ab": 256, b"bc": 257, b"abc": 258}
     assert _merges_of(ranks) == [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
@@ -132,8 +142,9 @@ def test_merges_are_those_that_were_learned():
 @pytest.mark.parametrize("pattern", [None, r"\p{L}+|\s|[^\s\p{L}]+"])
 def test_special_tokens_and_the_pattern_come_back_from_every_file(special, pattern, tmp_path):
     how = {"special_tokens": special} | ({"pattern": pattern} if pattern else {})
-    ours = small_tokenizer(**how)
-    our_copy(random_reference(vocab_size=300)).save_pretrained(tmp_path, tokenizer=ours)
+    ours, model = small_tokenizer(**how), our_copy(random_reference(vocab_size=300))
+    for saved in (small_tokenizer(), ours):  # of the first, nothing is left
+        model.save_pretrained(tmp_path, tokenizer=saved)
     found = [load_tokenizer(tmp_path)]
     (tmp_path / "tokenizer.json").unlink()
     assert (tmp_path / "vocab.json").exists() == (tmp_path / "merges.txt").exists() == (pattern is None)

@@ -197,7 +197,8 @@ def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> T
     ``tokenizer.tiktoken``. One with GPT-2's vocabulary and none of them gets GPT-2's.
 
     Raises:
-        FileNotFoundError: when ``name`` cannot be found, or has no tokenizer.
+        FileNotFoundError: when ``name`` cannot be found, or has no tokenizer, or one of two
+            files only.
         ValueError: when its tokenizer is of another kind.
     """
     if isinstance(name, str) and GPT2_NAME.fullmatch(name) and not Path(name).is_dir():
@@ -206,11 +207,14 @@ def load_tokenizer(name: str | os.PathLike, *, revision: str | None = None) -> T
     files = ModelFiles(name, revision=revision)
     if path := files.find("tokenizer.json"):
         return _read_tokenizer_json(path)
-    if (vocab := files.find("vocab.json")) and (merges := files.find("merges.txt")):
+    vocab, merges = files.find("vocab.json"), files.find("merges.txt")
+    if vocab and merges:
         return _read_merges(vocab, merges)
     if path := files.find("tokenizer.tiktoken"):
         return Tokenizer.load(path)
     size = files.json("config.json").get("vocab_size")
-    if files.reason or size not in (50257, 50304):  # 50304: padded to a multiple of 64
-        files.first("tokenizer.json", "vocab.json", "tokenizer.tiktoken")
+    usual = size in (50257, 50304)  # 50304: padded to a multiple of 64
+    if files.reason or vocab or merges or not usual:
+        missing = "merges.txt" if vocab else "vocab.json"
+        files.first("tokenizer.json", missing, "tokenizer.tiktoken")
     return Tokenizer.gpt2()
