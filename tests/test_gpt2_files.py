@@ -8,6 +8,7 @@ from gpt2_book.workshop.gpt2_files import _HUB_DEFAULTS, from_hub_config
 import json
 import tempfile
 import warnings
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from unittest import mock
@@ -225,6 +226,42 @@ def test_every_configuration_can_be_saved_and_loaded(fields):
         again = GPT.from_pretrained(name)
         assert again.config == model.config
         assert all(torch.equal(tensor, again.state_dict()[key]) for key, tensor in model.state_dict().items())
+
+
+@dataclass(frozen=True)
+class RotaryConfig(GPTConfig):
+    rotary: bool = True
+    window: int | None = 4
+
+
+class Rotary(GPT):
+    config_class = RotaryConfig
+
+
+def test_a_field_of_ones_own_is_saved_and_no_plain_gpt2_claimed(tmp_path):
+    shape = {"n_embd": 8, "n_layer": 1, "n_head": 2, "block_size": 20, "vocab_size": 30}
+    model = Rotary(RotaryConfig(**shape, rotary=False, window=None))
+    with pytest.warns(UserWarning, match="only gpt2_book .*rotary = False, which .*window = None"):
+        model.save_pretrained(tmp_path)
+    assert Rotary.from_pretrained(tmp_path).config == model.config
+    assert "config.json has rotary, window, which this version" in refusal(tmp_path)
+    with pytest.raises(ValueError, match="cannot express the model: rotary"):
+        model.save_pretrained(tmp_path, own_format=False)
+
+
+def test_a_head_that_is_not_tied_as_the_configuration_says_is_not_lost(tmp_path):
+    model = tiny_gpt()
+    model.lm_head = torch.nn.Linear(8, 300, bias=False)
+    for head in (torch.zeros(300, 8), torch.zeros(9, 8), model.transformer.wte.weight.detach().double()):
+        model.lm_head.weight = torch.nn.Parameter(head)
+        with pytest.raises(ValueError, match="lm_head.weight is another matrix .* say tie_weights=False"):
+            model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
+    model.save_pretrained(tmp_path)  # equal numbers: nothing is lost
+    tied = tiny_gpt()
+    torch.nn.init.constant_(tied.transformer.wte.weight, torch.nan)
+    tied.save_pretrained(tmp_path)  # one matrix, although NaN is not equal to NaN
 
 
 def test_fields_of_another_version_are_refused_by_name(tmp_path):

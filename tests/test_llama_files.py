@@ -215,6 +215,15 @@ def test_a_context_may_be_shorter_and_not_longer(folder):
     assert half.dtype == torch.bfloat16
 
 
+def test_a_head_that_is_not_tied_as_the_configuration_says_is_not_lost(tmp_path):
+    model = Llama(LlamaConfig(block_size=16, vocab_size=37, n_layer=1, n_head=2, n_kv_head=1, n_embd=8, n_hidden=16, head_size=4,
+                              rope_scaling=None, tie_weights=True))
+    model.lm_head = nn.Linear(8, 37, bias=False)
+    with pytest.raises(ValueError, match="lm_head.weight is another matrix than model.embed_tokens.weight"):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_no_plain_llama_is_not_saved(folder, tmp_path):
     model, place = Llama.from_pretrained(folder), tmp_path / "new"
     for other, match in ((add_lora(Llama.from_pretrained(folder), targets=["q_proj"]), "merge adapters first"),

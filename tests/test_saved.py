@@ -109,6 +109,32 @@ def test_folders_that_do_not_fit_are_refused_by_name(tmp_path):
         Small.from_pretrained(tmp_path)
 
 
+class Late(Small):
+    """Ties its head after `__init__` alone."""
+
+    def settle(self, dtype=torch.float32, device=None):
+        if hasattr(self, "made"):
+            super().settle(dtype, device)
+        self.made = True
+
+
+def test_what_init_does_not_tie_is_refused(tmp_path):
+    message = r"this Late ties embed\.weight = head\.weight, but its __init__ ties nothing"
+    model = Late(SmallConfig())
+    model.save_pretrained(tmp_path)  # two matrices
+    before = (tmp_path / "model.safetensors").read_bytes()
+    tie_weights(model.embed, model.head)
+    with pytest.raises(ValueError, match=message):
+        model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    with pytest.raises(ValueError, match=message):
+        Late.from_pretrained(tmp_path)
+    other = Small(SmallConfig())
+    other.head.weight = nn.Parameter(torch.zeros(7, 4))
+    with pytest.raises(ValueError, match=r"ties nothing, but its __init__ ties embed\.weight = head"):
+        other.save_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("left", [["embed.weight", "head.weight"], ["head.weight"]])
 def test_a_tied_matrix_that_is_stored_under_another_name_is_refused(left, tmp_path):
     Small(SmallConfig()).save_pretrained(tmp_path)

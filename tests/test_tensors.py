@@ -269,6 +269,16 @@ def test_sizes_and_shards():
     assert _split_shards({"a": 3, "b": 4, "c": 9, "d": 2, "e": 5}, 7) == [["a", "b"], ["c"], ["d", "e"]]
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_is_stored_once_is_one_parameter(mapped, tmp_path):
+    save_model(tmp_path, {"0.weight": torch.ones(3, 2), "1.bias": torch.ones(3)}, {})
+    stored = {t.key: t for t in read_header(tmp_path / "model.safetensors")}
+    stored["1.weight"] = stored["0.weight"]
+    model = Checkpoint({}, stored).load(lambda: nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3)), mapped=mapped)
+    assert model[0].weight is model[1].weight and len(list(model.parameters())) == 2
+    assert list(model.state_dict()) == ["0.weight", "1.weight", "1.bias"]
+
+
 def test_a_model_of_any_kind_is_saved_and_loaded(tmp_path):
     model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)).double()
     save_model(tmp_path, model.state_dict(), {"config.json": {"a": 1}, "note.txt": "x\n"}, max_shard_size=100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from gpt2_book.workshop.tensors import (
 from .tokenizer_files import tokenizer_files
 
 # %% auto #0
-__all__ = []
+__all__ = ['check_tied_head']
 
 # %% ../../nbs/74_gpt2_files.ipynb #9fcf9e5b
 _HUB_FIELDS = {
@@ -56,9 +56,9 @@ _HUB_SUPPORTED = {
 }  # fmt: skip
 
 # %% ../../nbs/74_gpt2_files.ipynb #20e584ce
-def _from_own_config(own: Mapping) -> dict:
+def _from_own_config(own: Mapping, also: Collection[str]) -> dict:
     """Return the fields of ``GPTConfig`` from a ``config.json`` of ``OWN_TYPE``, where they
-    go by our names.
+    go by our names; it may have those of ``also``, too.
 
     Raises:
         ValueError: naming each field that is missing, or that this version does not know.
@@ -68,25 +68,28 @@ def _from_own_config(own: Mapping) -> dict:
     needed = {*_HUB_FIELDS.values(), "dropout"}
     if missing := sorted(needed - fields.keys()):
         raise ValueError(f"config.json lacks {', '.join(missing)}")
-    if unknown := sorted(fields.keys() - needed - {"bias", "band"}):
+    if unknown := sorted(fields.keys() - needed - {"bias", "band", *also}):
         raise ValueError(
             f"config.json has {', '.join(unknown)}, which this version of gpt2_book does "
             f"not know")
     return fields
 
 
-def from_hub_config(hub: Mapping) -> dict:
+def from_hub_config(hub: Mapping, also: Collection[str] = ()) -> dict:
     """Translate the content of a GPT-2's ``config.json``, Hugging Face's or our own, into
     fields of ``GPTConfig``.
+
+    Args:
+        also: fields of a class that extends it, which our own file may have.
 
     Raises:
         ValueError: naming each field that describes another architecture or a variant that
             is not implemented.
     """
     if hub.get("model_type") == OWN_TYPE:
-        return _from_own_config(hub)
-    also = {name: hub[other] for other, name in _HUB_ALIASES.items() if other in hub}
-    hub = {**hub, **also}
+        return _from_own_config(hub, also)
+    renamed = {name: hub[other] for other, name in _HUB_ALIASES.items() if other in hub}
+    hub = {**hub, **renamed}
     full = _HUB_DEFAULTS | {field: hub[field] for field in _HUB_DEFAULTS if field in hub}
     wrong = [
         f"{field} = {hub[field]!r}, not {' or '.join(map(repr, supported))}"
@@ -114,6 +117,9 @@ def _beyond_hub(fields: Mapping) -> list[str]:
     found = []
     if not fields["bias"]:
         found.append("bias=False, where Hugging Face's GPT-2 always has biases")
+    known = {*_HUB_FIELDS.values(), "dropout", "bias", "band"}
+    found += [f"{name} = {value!r}, which Hugging Face's GPT-2 does not know"
+              for name, value in fields.items() if name not in known]
     if (band := fields.get("band")) is not None:
         found.append(
             f"band = {band}, where every layer of Hugging Face's GPT-2 sees all tokens "
@@ -166,9 +172,13 @@ def settle_head(stored: dict[str, Stored], *, tied: bool, head: str = HEAD,
     return True
 
 # %% ../../nbs/74_gpt2_files.ipynb #089710e5
-def _open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) -> Checkpoint:
+def _open_checkpoint(name: str | os.PathLike, *, revision: str | None = None,
+                     also: Collection[str] = ()) -> Checkpoint:
     """Find a GPT-2 in Hugging Face's format and read its configuration and the shapes of
     its weights.
+
+    Args:
+        also: as for ``from_hub_config``.
 
     Raises:
         FileNotFoundError: when there is no such model, or a file of it is missing.
@@ -177,7 +187,7 @@ def _open_checkpoint(name: str | os.PathLike, *, revision: str | None = None) ->
     """
     files = ModelFiles(name, revision=revision)
     hub = files.json("config.json")
-    fields = from_hub_config(hub)
+    fields = from_hub_config(hub, also)
     stored: dict[str, Stored] = {}
     stem = OWN_TYPE if hub.get("model_type") == OWN_TYPE else "model"
     for tensor in (t for file in weight_files(files, stem) for t in read_header(file)):
@@ -222,8 +232,9 @@ class Saved(nn.Module):
             ValueError: when a file is damaged, the configuration asks for something that is
                 not implemented, or a tensor is missing, left over or of a wrong shape.
         """
-        checkpoint = _open_checkpoint(name, revision=revision)
-        if other := checkpoint.fields.keys() - cls.config_class.__dataclass_fields__.keys():
+        known = cls.config_class.__dataclass_fields__.keys()
+        checkpoint = _open_checkpoint(name, revision=revision, also=known)
+        if other := checkpoint.fields.keys() - known:
             raise ValueError(
                 f"{name} is no {cls.__name__}: its config.json has "
                 f"{', '.join(sorted(other))}")
@@ -243,19 +254,23 @@ class Saved(nn.Module):
                 stands in the folder stays there, and is the model's from then on.
             max_shard_size: bytes in one file; with more, the weights are split into shards
                 and an index. A single tensor that is larger is not cut.
-            own_format: what Hugging Face's GPT-2 cannot express, a model without biases,
-                say, is written so that only :meth:`from_pretrained` loads it, and a warning
-                says so. Otherwise it is refused.
+            own_format: what Hugging Face's GPT-2 cannot express, a model without biases or
+                with a field that ``GPTConfig`` lacks, say, is written so that only
+                :meth:`from_pretrained` loads it, and a warning says so. Otherwise it is
+                refused.
 
         Raises:
-            ValueError: when the model cannot be written so.
+            ValueError: when the model cannot be written so, or its configuration ties the
+                head to the token embedding and the head is another matrix.
             OSError: when the disk is full, for instance; what stood in the folder is left
                 as it was.
         """
-        fields = {k: v for k, v in asdict(self.config).items() if v is not None}
+        usual = self.config.__dataclass_fields__  # None is left out where it is the default
+        fields = {name: value for name, value in asdict(self.config).items()
+                  if value is not None or usual[name].default is not None}
         how: dict[str, Any] = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
         how["own_format"] = own_format
-        _save_checkpoint(folder, fields, self.state_dict(), **how)
+        _save_checkpoint(folder, fields, self.state_dict(keep_vars=True), **how)
 
     def push_to_hub(self, repo_id: str, *, tokenizer: Tokenizer | None = None,
                     max_shard_size: int | str = "5GB", own_format: bool = True,
@@ -284,7 +299,7 @@ class Saved(nn.Module):
         """The type of the weights, and so of the logits."""
         return next(self.parameters()).dtype
 
-# %% ../../nbs/74_gpt2_files.ipynb #ad651675
+# %% ../../nbs/74_gpt2_files.ipynb #53986197
 _PARAMETER = re.compile(
     r"lm_head\.weight|transformer\.(wte\.weight|wpe\.weight|"
     r"(h\.\d+\.(ln_1|ln_2|attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)|ln_f)\."
@@ -303,6 +318,23 @@ def _end_of_text(tokenizer: Tokenizer | None, vocab_size: int) -> int | None:
     return special.get(GPT2_SPECIAL[0], next(iter(special.values()), None))
 
 
+def check_tied_head(state: Mapping[str, Tensor], *, head: str = HEAD,
+                    tokens: str = TOKENS) -> None:
+    """Refuse a tied model whose head is another matrix, which its file would leave out.
+
+    Raises:
+        ValueError: when it is one.
+    """
+    last, first = state.get(head), state.get(tokens)
+    if last is None or first is None or last is first:
+        return
+    alike = (last.dtype, last.device) == (first.dtype, first.device)
+    if not (alike and torch.equal(last, first)):
+        raise ValueError(
+            f"tie_weights is True, but {head} is another matrix than {tokens}: make the "
+            f"configuration say tie_weights=False, or tie the two again")
+
+# %% ../../nbs/74_gpt2_files.ipynb #ad651675
 def _save_checkpoint(
     folder: str | os.PathLike, fields: Mapping, state: Mapping[str, Tensor], *,
     tokenizer: Tokenizer | None = None,
@@ -317,7 +349,8 @@ def _save_checkpoint(
 
     Raises:
         ValueError: when the model has tensors that no GPT-2 has, the tokenizer is too large
-            for it, or Hugging Face's format cannot express it and is asked for.
+            for it, its head is not tied as the fields say, or Hugging Face's format cannot
+            express it and is asked for.
         OSError: when the disk is full, for instance; what stood in the folder is left as it
             was.
     """
@@ -328,6 +361,9 @@ def _save_checkpoint(
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         sizes = f"{tokenizer.vocab_size} tokens, the model {fields['vocab_size']}"
         raise ValueError(f"the tokenizer has {sizes}")
+    if fields["tie_weights"]:
+        check_tied_head(state)
+        state = {name: x for name, x in state.items() if name != HEAD}
     beyond = _beyond_hub(fields) if own_format else []
     if beyond:
         own = {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}
@@ -341,8 +377,7 @@ def _save_checkpoint(
         ends = {key: hub[key] for key in ("bos_token_id", "eos_token_id")}
         contents = {"config.json": hub, "generation_config.json": ends}
     texts = tokenizer_files(tokenizer, block_size=fields["block_size"]) if tokenizer else {}
-    tied = (HEAD,) if fields["tie_weights"] else ()
-    tensors = {name: turn(name, x) for name, x in state.items() if name not in tied}
+    tensors = {name: turn(name, x) for name, x in state.items()}
     stem = OWN_TYPE if beyond else "model"
     files: dict[str, Any] = {**contents, **texts}
     save_model(folder, tensors, files, max_shard_size=max_shard_size, stem=stem)

@@ -87,6 +87,20 @@ def _stored(files: ModelFiles, tied: list[list[str]]) -> dict[str, Stored]:
             stored |= dict.fromkeys(others, stored[first])  # one tensor, many names
     return stored
 
+# %% ../../nbs/73_saved_models.ipynb #215d3c91
+def _check_ties(model: nn.Module, made: list[list[str]]) -> None:
+    """Refuse a model whose parameters are tied in another way than in ``made``, one that
+    its ``__init__`` made.
+
+    Raises:
+        ValueError: naming what is tied in each.
+    """
+    if (here := tied_names(model)) != made:
+        ours, theirs = ("; ".join(" = ".join(names) for names in groups) or "nothing"
+                        for groups in (here, made))
+        raise ValueError(f"this {type(model).__name__} ties {ours}, but its __init__ ties "
+                         f"{theirs}: it has to tie the same")
+
 # %% ../../nbs/73_saved_models.ipynb #29300c78
 _Model = TypeVar("_Model", bound="SavedModel")
 
@@ -108,7 +122,8 @@ class SavedModel(nn.Module):
                device: torch.device | str | None = None) -> None:
         """Tie what is to be tied, and make what is not stored; here there is neither.
 
-        Called by :meth:`from_pretrained`; a model's ``__init__`` may do so, too.
+        Called by :meth:`from_pretrained`. What it ties, ``__init__`` has to tie as well,
+        most simply by calling it.
         """
 
     @classmethod
@@ -127,8 +142,8 @@ class SavedModel(nn.Module):
 
         Raises:
             FileNotFoundError: when there is no such model, or a file of it is missing.
-            ValueError: when it holds something else, or a tensor is missing, left over or
-                of a wrong shape.
+            ValueError: when it holds something else, a tensor is missing, left over or of
+                a wrong shape, or :meth:`settle` ties what ``__init__`` does not.
         """
         files = ModelFiles(name)
         build: Any = cls
@@ -137,11 +152,20 @@ class SavedModel(nn.Module):
         checkpoint = Checkpoint(asdict(config), _stored(files, tied))
         model = checkpoint.load(lambda: build(config), dtype=dtype, device=device)
         model.settle(dtype, device)
+        _check_ties(model, tied)
         return model.eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write configuration and weights, all or nothing."""
-        again = {name for _, *others in tied_names(self) for name in others}
+        """Write configuration and weights, all or nothing.
+
+        Raises:
+            ValueError: when parameters are tied in another way than ``__init__`` ties them,
+                so that :meth:`from_pretrained` could not load what is written.
+        """
+        build: Any = type(self)
+        made = tied_names(without_memory(lambda: build(self.config)))
+        _check_ties(self, made)
+        again = {name for _, *others in made for name in others}
         state = {name: x for name, x in self.state_dict().items() if name not in again}
         said = {"model_type": self.kind, **asdict(self.config)}
         save_model(folder, state, {"config.json": said})

@@ -177,6 +177,7 @@ class Checkpoint:
     def load(self, build: Callable[[], _Model], **how) -> _Model:
         """Return a new model with these weights for its parameters, in eval mode.
 
+        Parameters with the same ``Stored`` are tied: one parameter under all their names.
         Buffers that no checkpoint holds (``persistent=False``) stay on the meta device; the
         caller makes them anew.
 
@@ -187,6 +188,11 @@ class Checkpoint:
         model = without_memory(build)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(self.read(shapes, **how), assign=True)
+        first: dict[Stored, nn.Parameter] = {}
+        for name, weight in list(model.named_parameters(remove_duplicate=False)):
+            part, _, last = name.rpartition(".")
+            one = first.setdefault(self.stored[name], weight)
+            setattr(model.get_submodule(part), last, one)  # what load_state_dict took apart
         return model.eval()
 
     def _copies(self, dtype: torch.dtype, device: _Device) -> dict[str, Tensor]:
