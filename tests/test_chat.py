@@ -140,6 +140,8 @@ def test_an_answer_that_spells_a_token_is_kept_with_a_space_and_one_that_is_empt
     before, said[:] = [dict(m) for m in talk.messages], []
     assert b"".join(talk.ask("x" * 40)) == b"" and talk.dropped == 2
     assert talk.messages == before
+    talk.ask("x" * 40).close()  # before it has begun
+    assert talk.messages == before
 
 
 def test_the_oldest_turns_go_when_the_context_is_full():

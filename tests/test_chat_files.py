@@ -2,6 +2,7 @@
 
 
 from gpt2_book.workshop.chat_files import (
+    chat_ingredients,
     chat_tokenizer,
     read_chats,
     read_template,
@@ -73,6 +74,12 @@ def test_a_template_is_read_as_transformers_reads_it(tmp_path):
     for bos in ("<s>", ""):  # a file of its own would be read first, another token would be trained without
         save_template(tmp_path, ChatTemplate("{{ bos_token }}yes", bos_token=bos), end="<|end|>")
         assert read_template(tmp_path).render([]) == f"{bos}yes" and AutoTokenizer.from_pretrained(tmp_path)
+    for wrong in ([], [{"template": "no name"}], [5], 5):
+        fill(tmp_path / "tokenizer_config.json", json.dumps(about | {"chat_template": wrong}))
+        with pytest.raises(ValueError, match="tokenizer_config.json: chat_template is neither a text nor a list"):
+            read_template(tmp_path)
+    both = ChatTemplate("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}<|endoftext|>")
+    assert turn_ends(again, both) == [again.special_tokens[n] for n in ("<|end|>", "<|endoftext|>")], "as they are written"
     with pytest.raises(ValueError, match="ends an answer by '!', which is no token"):
         turn_ends(again, ChatTemplate("{% for m in messages %}{{ m.content }}!{% endfor %}"))
 
@@ -121,6 +128,19 @@ def test_a_run_learns_chats_goes_on_and_is_loaded_by_transformers(tmp_path):
     more = Recipe.of(told | {"init_from": str(end)}, folder=tmp_path)
     assert more.model.vocab_size == 2052, "the tokens are there already"
     assert run_recipe(more, tmp_path / "more", progress=False) == tmp_path / "more/model"
+
+
+def test_no_question_of_a_held_out_chat_was_learned(tmp_path):
+    from gpt2_book.workshop.recipes import Recipe
+
+    def chat(text):
+        return [{"role": ("user", "assistant")[i % 2], "content": word} for i, word in enumerate(text.split())]
+
+    told = ("s1 a1 s2 a2", "q a q2 a2", "s1 other", "s1 a1 s3 a3", "s2 a2", "q3 a3 s2 a2", "s1 a1 s2 a2 s4 a4")
+    write_chats(tmp_path / "c.jsonl", map(chat, told))
+    recipe = Recipe.of({"chat": str(tmp_path / "c.jsonl"), "init_from": "stories", "held_out": 5 / 7})
+    kept = chat_ingredients(recipe, chat_tokenizer("stories")[0]).questions
+    assert kept == [chat("s2"), chat("q3 a3 s2")], "only the same question after the same messages is one"
 
 
 def test_a_recipe_refuses_chats_that_cannot_be_learned(tmp_path):

@@ -65,6 +65,11 @@ def test_export_leaves_a_run_as_it_is_and_takes_its_template_along(tmp_path):
     refused = run("export", folder, folder)
     assert refused.exit_code == 1 and "holds a run" in refused.stderr and len(refused.stderr.splitlines()) == 1
     assert (folder / "config.json").read_text() == recipe and len(list(folder.iterdir())) == 2
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    for source in (folder, folder / "model"):  # the weights are read from there
+        refused = run("export", source, folder / "model", "--dtype", "bfloat16")
+        assert refused.exit_code == 1 and "or the model itself" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert (folder / "model" / "model.safetensors").read_bytes() == weights
     done = run("export", folder, tmp_path / "out")
     assert done.exit_code == 0, done.output
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")

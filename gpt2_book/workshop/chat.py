@@ -87,28 +87,26 @@ class Conversation:
 
     def ask(self, text: str, max_new_tokens: int = 200,
             **how) -> Generator[bytes, None, None]:
-        """Add a question and yield the bytes of the answer, which becomes a message, too.
+        """Yield the bytes of the answer to a question; then both become messages.
 
-        Where nothing was answered, the question is taken back, and turns that were dropped
-        for it are there again. A special token that the answer spells in letters gets a
-        space in the message.
+        Where nothing was answered, the messages stay as they are, and so do turns that had
+        to be dropped for the question. A special token that the answer spells in letters
+        gets a space in the message.
 
         Raises:
             ValueError: when the question is empty, holds a token of the template, or is too
                 long; the conversation is as it was.
         """
-        if self.messages and self.messages[-1]["role"] == "user":
-            self.messages.pop()  # its answer was never begun
-        before = [*self.messages]
-        self.messages.append({"role": "user", "content": text})
+        before = self.messages
+        self.messages = [*before, {"role": "user", "content": text}]
         try:
             tokens = _fitting(self, min(max_new_tokens, self.gpt.config.block_size // 4))
-        except ValueError:
-            self.messages = before
-            raise
-        return self._answer(tokens, before, max_new_tokens, **how)
+            asked = self.messages
+        finally:
+            self.messages = before  # until there is an answer
+        return self._answer(tokens, asked, max_new_tokens, **how)
 
-    def _answer(self, tokens: list[int], before: list[dict[str, str]], n: int,
+    def _answer(self, tokens: list[int], asked: list[dict[str, str]], n: int,
                 **how) -> Generator[bytes, None, None]:
         import torch
 
@@ -129,16 +127,17 @@ class Conversation:
         finally:
             if whole:
                 self.read = (tokens + new)[:self.reader.cache.length]
-            self._keep(new, before)
+            self._keep(new, asked)
 
-    def _keep(self, new: list[int], before: list[dict[str, str]]) -> None:
-        """Make an answer a message; without one, all is as it was before its question."""
+    def _keep(self, new: list[int], asked: list[dict[str, str]]) -> None:
+        """Make a question and its answer messages; without an answer, all stays."""
         special = self.tokenizer.special_tokens
         said = self.tokenizer.decode([i for i in new if i not in special.values()])
         for name in special:  # spelled in letters; a message must not hold it
             said = said.replace(name, f"{name[:1]} {name[1:]}")
         answer = {"role": "assistant", "content": said}
-        self.messages = [*self.messages, answer] if said.strip() else before
+        if said.strip():
+            self.messages = [*asked, answer]
 
 # %% ../../nbs/59_chat.ipynb #5900000d
 def _questions(terminal: bool) -> Iterator[str]:
@@ -226,7 +225,8 @@ def chat(
 ) -> None:  # fmt: skip
     """Talk to a model: a line is a question. Ctrl-C stops an answer, Ctrl-D ends.
 
-    Where standard input is no terminal, its lines are the questions.
+    Where standard input or output is no terminal, the lines of standard input are the
+    questions, and Ctrl-C ends.
     """
     import torch
 

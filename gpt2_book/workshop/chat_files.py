@@ -77,6 +77,21 @@ def _token_name(entry: Any) -> str:
     return str(entry.get("content", "") if isinstance(entry, dict) else entry or "")
 
 
+def _usual(templates: Any, where: str) -> str:
+    """Return the usual one of the templates that a file has; an empty text for none."""
+    if not isinstance(templates, list):
+        templates = [{"name": "default", "template": templates or ""}]
+    try:
+        named = {entry["name"]: entry["template"] for entry in templates}
+        usual = named["default"] if "default" in named else [*named.values()][0]
+    except (IndexError, KeyError, TypeError):
+        usual = None
+    if not isinstance(usual, str):
+        what = "chat_template is neither a text nor a list of named ones"
+        raise ValueError(f"{where}: {what}")
+    return usual
+
+
 def read_template(name: str | os.PathLike) -> ChatTemplate | None:
     """Return the chat template of a model, None where it has none.
 
@@ -87,10 +102,7 @@ def read_template(name: str | os.PathLike) -> ChatTemplate | None:
     files = ModelFiles(name)
     name = "tokenizer_config.json"
     about = files.json(name) if files.find(name) else {}
-    source = about.get("chat_template")
-    if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default") or next(iter(named.values()))
+    source = _usual(about.get("chat_template"), name)
     if path := files.find("chat_template.jinja"):
         source = path.read_text(encoding="utf8")
     if not source:
@@ -116,7 +128,8 @@ def save_template(folder: str | os.PathLike, template: ChatTemplate, *, end: str
 
 # %% ../../nbs/58_chat_files.ipynb #5800000a
 def turn_ends(tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:
-    """Return the special tokens that a template writes after an answer, or that end a text.
+    """Return the special tokens that a template writes after an answer, in its
+    order, and then those that end a text.
 
     Raises:
         ValueError: when it ends an answer by no token of the tokenizer.
@@ -125,7 +138,7 @@ def turn_ends(tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:
     said = template.render([*ask, {"role": "assistant", "content": "xyz"}])
     special = tokenizer.special_tokens
     after = said.rpartition("xyz")[2]
-    ends = [i for name, i in special.items() if name in after]
+    ends = [special[name] for name in sorted(special, key=after.find) if name in after]
     if not ends:
         known = ", ".join(special) or "it has none"
         raise ValueError(f"the chat template ends an answer by {after!r}, which is no "
@@ -188,6 +201,12 @@ class ChatIngredients:
         new = [token for token in out[len(tokens):] if token not in ends]
         return f"> {self.questions[0][-1]['content']}\n{self.tokenizer.decode(new)}"
 
+# %% ../../nbs/58_chat_files.ipynb #ee62266a
+def _asked(chat: list[dict[str, str]]) -> set[str]:
+    """Return every question of a chat, each with the messages before it, as JSON."""
+    answers = [i for i, message in enumerate(chat) if message["role"] == "assistant"]
+    return {json.dumps(chat[:i]) for i in answers}
+
 # %% ../../nbs/58_chat_files.ipynb #5800000e
 def chat_ingredients(recipe: Any, tokenizer: Tokenizer) -> ChatIngredients:
     """Read the chats of a recipe.
@@ -211,9 +230,9 @@ def chat_ingredients(recipe: Any, tokenizer: Tokenizer) -> ChatIngredients:
                              f"model.block_size = {limit - 1} and one more")
     cut = len(rows) - max(1, round(recipe.held_out * len(rows)))
     questions = [chat[:-1] for chat in chats.values()]
-    asked = [json.dumps(question) for question in questions]
-    seen = {*asked[:cut]}
-    kept = [i for i in range(cut, len(rows)) if asked[i] not in seen]
+    asked = [_asked(chat) for chat in chats.values()]
+    seen = set().union(*asked[:cut])
+    kept = [i for i in range(cut, len(rows)) if seen.isdisjoint(asked[i])]
     if not kept or cut < 1:
         found = f"{cut} chats to train on and {len(kept)} others to hold out"
         raise ValueError(f"held_out = {recipe.held_out} leaves {found} in {recipe.chat}")

@@ -240,16 +240,16 @@ class _Format(str, Enum):
     onnx = "onnx"
 
 
-def _check_target(out: Path, *, folder: bool) -> None:
-    """Refuse a place that cannot be written to, before there is anything to write.
+def _check_target(out: Path, source: Path, *, folder: bool) -> None:
+    """Refuse a place that cannot be written to, or where the model is read from.
 
     Raises:
         OSError: naming what stands in the way.
     """
     if folder and out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file, and the export is a folder; name another")
-    if folder and run_settings(out) is not None:
-        what = f"{out} holds a run, and its config.json would be replaced"
+    if folder and run_settings(out) is not None or out.resolve() == source.resolve():
+        what = f"{out} holds a run or the model itself, which would be overwritten"
         raise FileExistsError(f"{what}; name another folder")
     place = (out if folder else out.absolute().parent).absolute()
     there = next(p for p in (place, *place.parents) if p.exists())
@@ -284,19 +284,19 @@ def export(
     dtype: Weights = Dtype.float32
 ) -> None:
     """Write a folder that transformers loads, or an ONNX file, checked by onnxruntime."""
+    from gpt2_book.workshop.hub import locate
     from gpt2_book.workshop.onnx import export_onnx, need_onnx
 
     if format is _Format.onnx:
         need_onnx()
         out = out / "model.onnx" if out.is_dir() else out
-    _check_target(out, folder=format is _Format.hf)
+    _check_target(out, locate(settle_model(model)), folder=format is _Format.hf)
     if format is _Format.onnx and is_llama(settle_model(model)):
         raise ValueError(f"{model} is a Llama, and only a GPT-2 is written as ONNX")
     gpt, tokenizer = load(model, dtype=dtype.value, device="cpu")
     if format is _Format.onnx:
         gap = export_onnx(gpt, out)
-        parts = (out, out.with_name(f"{out.name}.data"))
-        written = [path for path in parts if path.exists()]
+        written = [p for p in (out, out.with_name(f"{out.name}.data")) if p.exists()]
     else:
         written = _write_folder(gpt, tokenizer, settle_model(model), out)
     for path in written:
