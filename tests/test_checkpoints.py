@@ -182,6 +182,31 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before():
                 checkpoints.resume(a_trainer())
 
 
+# ../nbs/83_checkpoints.ipynb #4e79300c
+def test_a_damaged_checkpoint_does_not_count_as_one_of_those_kept():
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, checkpoints = a_trainer(), Checkpoints(folder, keep=2)
+        for record in trainer:
+            if trainer.step in (4, 8):
+                newest = checkpoints.save(trainer)
+        damage_one_bit(newest)
+        back, checkpoints = a_trainer(), Checkpoints(folder, keep=2)
+        with pytest.warns(UserWarning, match="step-00000008 is damaged"):
+            checkpoints.resume(back)
+        back.update()
+        with mock.patch(f"{Checkpoints.__module__}.save_file", side_effect=OSError(28, "No space left on device")):
+            with pytest.raises(OSError, match="the last whole checkpoint is step-00000004"):
+                checkpoints.save(back)
+        for record in back:
+            if back.step in (6, 10):
+                checkpoints.save(back)
+                assert not newest.exists()
+        assert [path.name for path in checkpoints.all()] == ["step-00000006", "step-00000010"]
+        damage_sums(checkpoints.all()[-1])
+        with pytest.warns(UserWarning, match="step-00000010 is damaged"):
+            assert checkpoints.resume(a_trainer()).name == "step-00000006"
+
+
 # ../nbs/83_checkpoints.ipynb #166cbfb9
 def test_a_run_with_other_settings_is_refused():
     with tempfile.TemporaryDirectory() as folder:

@@ -148,3 +148,21 @@ def test_documents_beyond_the_last_token_are_not_read(tmp_path, small_tokenizer)
     read = []
     _stream_shards(endless(), tmp_path, small_tokenizer, n_tokens=1000)
     assert len(TokenShards(tmp_path)) == 1000 and len(read) == 256, "one batch for the encoder"
+
+
+def test_settings_may_change_as_long_as_there_is_no_shard(tmp_path, small_tokenizer):
+    with pytest.raises(ValueError, match="no documents"):
+        document_shards(words(), tmp_path / "none-held-out", small_tokenizer, held_out=0)
+    document_shards(words(), tmp_path / "none-held-out", small_tokenizer, held_out=20)
+    with pytest.raises(ConnectionError):
+        _stream_shards(Broken(words(), [3]), tmp_path / "broken", small_tokenizer, shard_size=10**6)
+    _stream_shards(words(), tmp_path / "broken", small_tokenizer, shard_size=300)
+    assert len(TokenShards(tmp_path / "broken")) > 300
+
+
+@pytest.mark.parametrize("name", ["00000.bin", "1-00003.bin"])
+def test_shards_that_another_function_did_not_finish_are_refused(tmp_path, small_tokenizer, name):
+    (tmp_path / name).write_bytes(b"others")
+    with pytest.raises(FileExistsError, match="holds tokens that no journal names"):
+        _stream_shards(words(), tmp_path, small_tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_bytes() == b"others"

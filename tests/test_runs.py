@@ -169,6 +169,33 @@ def test_an_output_that_is_closed_or_not_there_ends_no_run():
                 assert path.name == "step-00000002"
 
 
+# ../nbs/84_runs.ipynb #ff5d8bd8
+def test_a_log_without_a_checkpoint_is_set_aside():
+    with tempfile.TemporaryDirectory() as folder:
+        logs = []
+        for n in (1, 2):
+            with pytest.raises(ZeroDivisionError):
+                fit(a_trainer(), folder, RunConfig(eval_every=n + 3), sample=lambda model: str(1 / 0))
+            logs.append(Path(folder, "log.jsonl").read_bytes())
+        fit(a_trainer(), folder)
+        assert [len(log.splitlines()) for log in logs] == [3, 4] and len(read_log(folder)) == 12
+        assert [Path(folder, f"log.{n}.jsonl").read_bytes() for n in (1, 2)] == logs
+        fit(a_trainer(steps=14, decay_steps=12), folder)  # which goes on from a checkpoint
+        assert len(read_log(folder)) == 14 and not Path(folder, "log.3.jsonl").exists()
+
+
+# ../nbs/84_runs.ipynb #10f5bf5e
+def test_a_sample_that_the_output_cannot_encode_ends_no_run():
+    for encoding in ("ascii", "cp1252"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        for say in (None, lambda text: print(text, file=out)):
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(out), redirect_stderr(io.StringIO()):
+                fit(a_trainer(steps=2), folder, RunConfig(eval_every=2), sample=lambda model: "é \x81 日\n", progress=True, say=say)
+                assert read_log(folder)[-1]["sample"] == "é \x81 日\n"
+        out.flush()
+        assert out.buffer.getvalue().split() == 2 * [b"?", b"?", b"?"]
+
+
 # ../nbs/84_runs.ipynb #8e9cb60e
 def test_the_log_is_on_the_disk_before_a_checkpoint():
     done = []

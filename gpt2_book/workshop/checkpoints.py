@@ -302,6 +302,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.folder, self.keep = Path(folder), keep
+        self._passed: list[Path] = []  # damaged ones, which a run went back past
 
     def all(self) -> list[Path]:
         """Return the folders of the checkpoints, oldest first."""
@@ -309,7 +310,8 @@ class Checkpoints:
         return sorted(found, key=lambda path: int(path.name[5:]))
 
     def save(self, run: Run) -> Path:
-        """Write a checkpoint, then remove the oldest ones; return its folder.
+        """Write a checkpoint, then remove the oldest ones, and damaged ones that ``resume``
+        went back past; return its folder.
 
         Raises:
             OSError: when it cannot be written; the ones before it remain.
@@ -318,15 +320,19 @@ class Checkpoints:
         try:
             whole_folder(path, lambda inside: _write_state(run, inside))
         except OSError as error:
-            last = self.all()[-1].name if self.all() else "none"
+            whole = [p.name for p in self.all() if p not in self._passed]
+            last = whole[-1] if whole else "none"
             raise OSError(f"{error}; the last whole checkpoint is {last}") from error
         self._prune(run.step)
         return path
 
     def _prune(self, step: int) -> None:
-        # newer ones were damaged, or are not ours
-        older = [p for p in self.all() if int(p.name[5:]) <= step]
-        for old in older[: -self.keep]:
+        written = self.folder / f"step-{step:08}"  # perhaps in a damaged one's place
+        damaged = [p for p in self._passed if p != written]
+        self._passed = []
+        # newer ones are not ours
+        older = [p for p in self.all() if int(p.name[5:]) <= step and p not in damaged]
+        for old in damaged + older[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
 
     def resume(self, run: Run) -> Path | None:
@@ -340,10 +346,13 @@ class Checkpoints:
         """
         resumable(run.loader)  # known now, not at the first checkpoint
         found = self._found()
+        passed: list[Path] = []
         for path in reversed(found):
             if not (damage := self._damage(path)):
                 self._read(run, path)
+                self._passed = passed
                 return path
+            passed.append(path)
             going = f"{path} is damaged, going back to the one before: {damage}"
             warnings.warn(going, stacklevel=2)
         if found:

@@ -106,19 +106,20 @@ def _settings(tokenizer: Tokenizer, **numbers: int | None) -> dict:
 
 
 def _read_journal(path: Path, settings: dict) -> list[dict]:
-    """Return what a journal says about the shards so far, and begin it where there is none.
+    """Return what a journal says about the shards so far; begin it where it names none.
 
     Raises:
-        FileExistsError: when there are shards, and no journal of them.
+        FileExistsError: when there are shards or a manifest, and no journal of them.
         ValueError: when the shards so far were made with other settings; the message names
             them.
     """
-    if (path.parent / MANIFEST).exists() and not path.exists():
+    found = [path.parent / MANIFEST, *path.parent.glob(f"*{'[0-9]' * 5}.bin")]
+    if any(other.exists() for other in found) and not path.exists():
         raise FileExistsError(f"{path.parent} holds tokens that no journal names")
     text = path.read_text(encoding="utf8") if path.exists() else ""
     lines = [json.loads(line) for line in text.splitlines(keepends=True)
              if line.endswith("\n")]
-    if not lines:
+    if len(lines) < 2:  # no shard stands there that has to be continued
         lines = [settings]
     if differ := differences(lines[0], settings):
         raise ValueError(
@@ -187,7 +188,8 @@ def document_shards(
         documents: can be read more than once, in the same order; :func:`fineweb_edu`, or
             any list.
         held_out: how many documents.
-        n_tokens: to train on, at most. No setting can be changed later, this one neither.
+        n_tokens: to train on, at most. Once a part has a shard, its settings can no longer
+            be changed, this one neither.
 
     Raises:
         FileExistsError: when a part's folder holds shards that another function wrote.

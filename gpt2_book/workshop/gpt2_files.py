@@ -27,7 +27,7 @@ from gpt2_book.workshop.tensors import (
 from .tokenizer_files import tokenizer_files
 
 # %% auto #0
-__all__ = ['check_tied_head']
+__all__ = []
 
 # %% ../../nbs/74_gpt2_files.ipynb #9fcf9e5b
 _HUB_FIELDS = {
@@ -318,21 +318,21 @@ def _end_of_text(tokenizer: Tokenizer | None, vocab_size: int) -> int | None:
     return special.get(GPT2_SPECIAL[0], next(iter(special.values()), None))
 
 
-def check_tied_head(state: Mapping[str, Tensor], *, head: str = HEAD,
-                    tokens: str = TOKENS) -> None:
-    """Refuse a tied model whose head is another matrix, which its file would leave out.
+def _without_head(state: Mapping[str, Tensor], *, head: str = HEAD,
+                  tokens: str = TOKENS) -> dict[str, Tensor]:
+    """Return the tensors of a tied model as its file has them.
 
     Raises:
-        ValueError: when it is one.
+        ValueError: when the head is another matrix, which would be lost.
     """
     last, first = state.get(head), state.get(tokens)
-    if last is None or first is None or last is first:
-        return
-    alike = (last.dtype, last.device) == (first.dtype, first.device)
-    if not (alike and torch.equal(last, first)):
-        raise ValueError(
-            f"tie_weights is True, but {head} is another matrix than {tokens}: make the "
-            f"configuration say tie_weights=False, or tie the two again")
+    if last is not None and first is not None and last is not first:
+        alike = (last.dtype, last.device) == (first.dtype, first.device)
+        if not (alike and torch.equal(last, first)):
+            raise ValueError(
+                f"tie_weights is True, but {head} is another matrix than {tokens}: make "
+                f"the configuration say tie_weights=False, or tie the two again")
+    return {name: x for name, x in state.items() if name != head}
 
 # %% ../../nbs/74_gpt2_files.ipynb #ad651675
 def _save_checkpoint(
@@ -361,9 +361,7 @@ def _save_checkpoint(
     if tokenizer and tokenizer.vocab_size > fields["vocab_size"]:
         sizes = f"{tokenizer.vocab_size} tokens, the model {fields['vocab_size']}"
         raise ValueError(f"the tokenizer has {sizes}")
-    if fields["tie_weights"]:
-        check_tied_head(state)
-        state = {name: x for name, x in state.items() if name != HEAD}
+    state = _without_head(state) if fields["tie_weights"] else state
     beyond = _beyond_hub(fields) if own_format else []
     if beyond:
         own = {"architectures": ["GPT"], "model_type": OWN_TYPE, **fields}

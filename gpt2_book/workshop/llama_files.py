@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..embedding import tie_weights
 from ..tokenizer import GPT2_SPECIAL, Tokenizer
-from .gpt2_files import Saved, check_tied_head, settle_head
+from .gpt2_files import Saved, _without_head, settle_head
 from .hub import ModelFiles
 from gpt2_book.workshop.tensors import (
     Checkpoint, Stored, read_header, save_model, weight_files
@@ -251,8 +251,7 @@ class SavedLlama(Saved):
                              f"save no int8 copy")
         files = _texts(fields, tokenizer)
         if fields["tie_weights"]:
-            check_tied_head(state, head=_HEAD, tokens=_TOKENS)
-            del state[_HEAD]
+            state = _without_head(state, head=_HEAD, tokens=_TOKENS)
         save_model(folder, state, files, max_shard_size=max_shard_size)
 
 # %% ../../nbs/63_llama_files.ipynb #5140b2bb

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -231,9 +232,15 @@ def _look(
 def _begin_log(
     trainer: Trainer, folder: Path, run: RunConfig, group: OneProcess
 ) -> AbstractContextManager[Log | None]:
-    """Return the log, which the first process alone writes."""
+    """Return the log, which the first process alone writes.
+
+    Where nothing is continued, an earlier log is renamed, as to ``log.1.jsonl``.
+    """
     if group.rank:
         return nullcontext()
+    if trainer.step == 0 and read_log(folder):
+        names = (folder / f"log.{n}.jsonl" for n in count(1))
+        os.replace(folder / "log.jsonl", next(p for p in names if not p.exists()))
     return Log(folder, step=trainer.step, tensorboard=run.tensorboard)
 
 
@@ -260,6 +267,14 @@ def _progress_bar(trainer: Trainer, *, hidden: bool | None = None) -> Iterator[t
         with _output_may_be_gone():
             bar.close()
 
+# %% ../../nbs/84_runs.ipynb #c1ed09e8
+def _say(write: Callable[[str], Any], text: str) -> None:
+    """Write a text, in ASCII where the output cannot encode all of it."""
+    try:
+        write(text)
+    except UnicodeEncodeError:
+        write(text.encode("ascii", "replace").decode())
+
 
 def _show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -> None:
     """Move a progress bar on by one step and show the numbers of its line in the log; write
@@ -274,7 +289,7 @@ def _show(bar: tqdm, entry: Mapping, say: Callable[[str], None] | None = None) -
             losses = f"loss {entry['loss']:.3f}, held-out loss {entry['held_out']:.3f}"
             write(f"step {entry['step']}: {losses}")
         if write and "sample" in entry:
-            write(entry["sample"])
+            _say(write, entry["sample"])
     shown = {"loss": f"{entry['loss']:.3f}", "lr": f"{entry['learning_rate']:.1e}"}
     shown["tokens/s"] = f"{entry['tokens_per_second']:,.0f}"
     if "mfu" in entry:
@@ -293,7 +308,8 @@ def fit(
 ) -> Path:  # fmt: skip
     """Train to the end, or until a signal asks to stop; return the last checkpoint.
 
-    The log and the checkpoints are in ``folder``.
+    The log and the checkpoints are in ``folder``. A log without a checkpoint is renamed, as
+    to ``log.1.jsonl``, and the run begins at its first step.
 
     Args:
         held_out: a list of batches for :func:`gpt2_book.training.evaluate`.
