@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -26,7 +25,7 @@ from .hub import ModelFiles, embedded_models
 from gpt2_book.workshop.llama_files import (
     FAMILIES, from_llama_config, llama_shape, to_llama_config
 )
-from .runs import RunConfig, read_log
+from .runs import RunConfig, _set_aside, read_log
 
 # %% auto #0
 __all__ = ['Recipe', 'read_recipe', 'batch_size_ramp']
@@ -304,14 +303,6 @@ def _lengthened(recipe: Recipe, saved: Mapping) -> Recipe:
     usual = TrainConfig(steps=ours.steps).warmup_steps == ours.warmup_steps
     warmup = saved["warmup_steps"] if usual else ours.warmup_steps
     return replace(recipe, training=replace(ours, decay_steps=end, warmup_steps=warmup))
-
-
-def _set_aside(*paths: Path) -> None:
-    """Rename an earlier run's files, as to ``log.1.jsonl``; all get the same number."""
-    new = ([p.with_name(f"{p.stem}.{n}{p.suffix}") for p in paths] for n in count(1))
-    free = next(names for names in new if not any(path.exists() for path in names))
-    for path, there in zip(paths, free):
-        os.replace(path, there)
 
 # %% ../../nbs/88_recipes.ipynb #7408b944
 def check_recipe(recipe: Recipe, folder: Path) -> tuple[Recipe, bool]:

@@ -229,6 +229,14 @@ def _look(
     return found
 
 # %% ../../nbs/84_runs.ipynb #15408979
+def _set_aside(*paths: Path) -> None:
+    """Rename an earlier run's files, as to ``log.1.jsonl``; all get the same number."""
+    new = ([p.with_name(f"{p.stem}.{n}{p.suffix}") for p in paths] for n in count(1))
+    free = next(names for names in new if not any(path.exists() for path in names))
+    for path, there in zip(paths, free):
+        os.replace(path, there)
+
+
 def _begin_log(
     trainer: Trainer, folder: Path, run: RunConfig, group: OneProcess
 ) -> AbstractContextManager[Log | None]:
@@ -239,8 +247,7 @@ def _begin_log(
     if group.rank:
         return nullcontext()
     if trainer.step == 0 and read_log(folder):
-        names = (folder / f"log.{n}.jsonl" for n in count(1))
-        os.replace(folder / "log.jsonl", next(p for p in names if not p.exists()))
+        _set_aside(folder / "log.jsonl")
     return Log(folder, step=trainer.step, tensorboard=run.tensorboard)
 
 
