@@ -19,6 +19,23 @@ from .model import GPTConfig, forward_flops
 # %% auto #0
 __all__ = ['chunked_cross_entropy']
 
+# %% ../nbs/32_speed.ipynb #882c6145
+def padded_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the logits ``hidden @ weight.T``, which are computed
+    with rows of zeros below the head, up to a multiple of 64.
+
+    Args:
+        targets: -100 where not counted. Where nothing counts, the loss is zero.
+
+    Shapes:
+        hidden: (..., C); weight: (V, C); targets: (...) int64; returns a scalar
+    """
+    V = len(weight)
+    logits = F.linear(hidden, F.pad(weight, (0, 0, 0, -V % 64)))[..., :V]  # (..., V)
+    loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+    return loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0
+
+
 # %% ../nbs/32_speed.ipynb #14d4a480
 def _logits_to_gradient_(logits: Tensor, targets: Tensor, n_tokens: int) -> Tensor:
     """Overwrite logits by the gradient of each row's cross-entropy, and return the losses.

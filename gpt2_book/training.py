@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import Loader, ResumableLoader
+from .model import GPT
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
 
 # %% auto #0
@@ -159,7 +160,9 @@ class Objective(nn.Module):
     Args:
         chunk: hold this many rows of logits at a time
             (:func:`gpt2_book.speed.chunked_cross_entropy`); 0 holds all.
-        compile: have PyTorch compile it, in place: parameters keep their names.
+        compile: have PyTorch compile it, in place: parameters keep their names. On a GPU
+            all logits of GPT's are then computed with the head padded
+            (:func:`gpt2_book.speed.padded_cross_entropy`).
 
     Shapes:
         inputs and targets: (B, T) int64; returns a scalar, in nats per token
@@ -178,16 +181,19 @@ class Objective(nn.Module):
                 f"chunk = {chunk} needs a model with hidden and lm_head, not "
                 f"{type(model).__name__}")
         self.model, self.chunk, self.compiled = model, chunk, compile
+        self.pads = compile and type(model).forward is GPT.forward  # its loss is known
         if compile:
             self.compile()
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        if not self.chunk:
+        if not self.chunk and not (self.pads and inputs.is_cuda):
             return self.model(inputs, targets)[1]
         # which brings the compiler along: half a second
-        from gpt2_book.speed import chunked_cross_entropy
+        from gpt2_book.speed import chunked_cross_entropy, padded_cross_entropy
 
         hidden, head = self.model.hidden(inputs), self.model.lm_head.weight
+        if not self.chunk:
+            return padded_cross_entropy(hidden, head, targets)
         return chunked_cross_entropy(hidden, head, targets, chunk=self.chunk,
                                      compile=self.compiled)
 

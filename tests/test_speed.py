@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.speed import chunked_cross_entropy
+from gpt2_book.speed import chunked_cross_entropy, padded_cross_entropy
 from gpt2_book.training import Objective, TrainConfig, Trainer
 from gpt2_book.workshop.checkpoints import Checkpoints
 
@@ -24,6 +24,17 @@ def given(N=37, V=101, C=16, dtype=torch.float64, ignored=0.3):
     weight = torch.randn(V, C, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
     targets = torch.randint(V, (N,), generator=g)
     return hidden, weight, torch.where(torch.rand(N, generator=g) < ignored, -100, targets)
+
+
+@pytest.mark.parametrize("V", [2, 64, 101])
+def test_padding_leaves_loss_and_gradients(V):
+    hidden, weight, targets = given(V=V)
+    ours, theirs = padded_cross_entropy(hidden, weight, targets), F.cross_entropy(hidden @ weight.T, targets)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    grads = (torch.autograd.grad(loss, (hidden, weight)) for loss in (ours, theirs))
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+    rows = (hidden.view(1, *hidden.shape), weight, torch.full_like(targets, -100)[None])
+    assert padded_cross_entropy(*rows) == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 36, 37, 1000])
