@@ -161,8 +161,7 @@ class Objective(nn.Module):
         chunk: hold this many rows of logits at a time
             (:func:`gpt2_book.speed.chunked_cross_entropy`); 0 holds all.
         compile: have PyTorch compile it, in place: parameters keep their names. On a GPU
-            all logits of GPT's are then computed with the head padded
-            (:func:`gpt2_book.speed.padded_cross_entropy`).
+            GPT's head is then padded (:func:`gpt2_book.speed.padded_cross_entropy`).
 
     Shapes:
         inputs and targets: (B, T) int64; returns a scalar, in nats per token
@@ -190,7 +189,6 @@ class Objective(nn.Module):
             return self.model(inputs, targets)[1]
         # which brings the compiler along: half a second
         from gpt2_book.speed import chunked_cross_entropy, padded_cross_entropy
-
         hidden, head = self.model.hidden(inputs), self.model.lm_head.weight
         if not self.chunk:
             return padded_cross_entropy(hidden, head, targets)
