@@ -21,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -44,6 +44,7 @@ EMULATED = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")  # another CPU's kernels
 # the files of GPT-2's ranks in tiktoken's cache: hashes of the addresses that they come from
 GPT2_RANKS = ("6c7ea1a7e38e3a7f062df639a5b80947f075ffe6", "6d1cbeee0f20b3d9449abfede4726ed8212e3aee")
 COMPILES = re.compile(r"\btorch\.compile\(|\bcompile=(?:True|can_compile|has_compiler)|--compile\b")
+TRAINS = re.compile(r"\.backward\(|\btrain\(|\bTrainer\(")
 JAVASCRIPT = ("node", "nodejs", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VERSIONS = ("torch", "numpy", "transformers", "tiktoken", "safetensors", "matplotlib")  # a new one runs the book again
 
@@ -474,6 +475,16 @@ def _finish(nb: NotebookNode) -> list[str]:
     return said
 
 
+def longest_first(paths: Sequence[Path], notebooks: Mapping[Path, NotebookNode]) -> list[Path]:
+    """Return the notebooks that train before the others, and of each kind the later chapters first: they take longest."""
+
+    def trains(path: Path) -> bool:
+        shown = [cell for cell in notebooks[path].cells if not {"tested", "exported"} & {*cell.metadata.get("tags", [])}]
+        return any(cell.cell_type == "code" and TRAINS.search(cell.source) for cell in shown)
+
+    return sorted(reversed(paths), key=lambda path: not trains(path))
+
+
 def execute(
     paths: Sequence[Path], root: Path, *, jobs: int = 2, prune: bool = True, say: Callable[[str], None] = print
 ) -> list[str]:
@@ -528,7 +539,7 @@ def execute(
         loop.set_exception_handler(complain)
         loop.add_signal_handler = loop.remove_signal_handler = no_handler
         gate = asyncio.Semaphore(jobs)
-        await asyncio.gather(*(run(p, gate) for p in reversed(todo)))  # the later chapters train, and so take longest
+        await asyncio.gather(*(run(path, gate) for path in longest_first(todo, notebooks)))
 
     use_selectors()
     several = warm_kernels.POSSIBLE and len(todo) >= SEVERAL
