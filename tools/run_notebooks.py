@@ -482,7 +482,7 @@ def longest_first(paths: Sequence[Path], notebooks: Mapping[Path, NotebookNode])
         shown = [cell for cell in notebooks[path].cells if not {"tested", "exported"} & {*cell.metadata.get("tags", [])}]
         return any(cell.cell_type == "code" and TRAINS.search(cell.source) for cell in shown)
 
-    return sorted(reversed(paths), key=lambda path: not trains(path))
+    return sorted(paths[::-1], key=lambda path: not trains(path))
 
 
 def execute(
