@@ -478,11 +478,11 @@ def _finish(nb: NotebookNode) -> list[str]:
 def longest_first(paths: Sequence[Path], notebooks: Mapping[Path, NotebookNode]) -> list[Path]:
     """Return the notebooks that train before the others, and of each kind the later chapters first: they take longest."""
 
-    def trains(path: Path) -> bool:
-        shown = [cell for cell in notebooks[path].cells if not {"tested", "exported"} & {*cell.metadata.get("tags", [])}]
-        return any(cell.cell_type == "code" and TRAINS.search(cell.source) for cell in shown)
+    def rank(place: int) -> tuple[bool, int]:
+        shown = [cell for cell in notebooks[paths[place]].cells if not {"tested", "exported"} & {*cell.metadata.get("tags", [])}]
+        return not any(cell.cell_type == "code" and TRAINS.search(cell.source) for cell in shown), -place
 
-    return sorted(paths[::-1], key=lambda path: not trains(path))
+    return [paths[place] for place in sorted(range(len(paths)), key=rank)]
 
 
 def execute(
