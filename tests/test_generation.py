@@ -99,6 +99,9 @@ def test_greedy_equals_hugging_face():
         how = {"attention_mask": real[2:].long(), "use_cache": use_cache}
         alone = hf.generate(ids[2:], max_new_tokens=20, do_sample=False, **how)
         assert torch.equal(generate(logits_of, ids[2:], 20, temperature=0), alone)
+    short_of_places, _ = tiny_gpt2(n_positions=8)  # no window slides there
+    with pytest.raises(IndexError):
+        short_of_places.generate(torch.tensor([[1, 2, 3, 4]]), max_new_tokens=12, do_sample=False)
 
 
 # ../nbs/26_generation.ipynb #54b3b07b
