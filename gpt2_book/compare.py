@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import permutations, takewhile
 from typing import Any, cast
 
 import torch
@@ -98,7 +97,7 @@ def _first_event(ours: Trace, theirs: Trace, tolerance: float) -> tuple[str, str
     return next((e for e in both if _largest_gap(ours[e], theirs[e], tolerance)[1]), None)
 
 # %% ../nbs/25_first_difference.ipynb #0e01e415
-def _closest(y: Tensor, ways: Mapping[str, Tensor], tolerance: float) -> str | None:
+def _closest(y: Tensor, ways: dict[str, Tensor], tolerance: float) -> str | None:
     """Return the name of the candidate that comes nearest to ``y`` within the tolerance."""
     gaps = {name: _largest_gap(x, y, tolerance) for name, x in ways.items()}
     near = {name: gap for name, (gap, beyond) in gaps.items() if not beyond}
@@ -122,7 +121,7 @@ class _Case:
         """Say whether both models have these events."""
         return all(event in side.events for side in self.sides for event in events)
 
-    def verdict(self, what: str, *ways: Mapping[str, Tensor]) -> str | None:
+    def verdict(self, what: str, *ways: dict[str, Tensor]) -> str | None:
         """Say which variant each model computes, where that is known of one and differs."""
         gave = [side[self.name, self.when] for side in self.sides]
         ours, theirs = (_closest(y, way, self.tolerance) for y, way in zip(gave, ways))
@@ -353,16 +352,18 @@ class Difference:
 def _likely_cause(case: _Case, idx: Tensor) -> str:
     """Return the first explanation of a difference that has evidence."""
     for explain in (partial(_dropout_cause, idx=idx), _weight_cause, _norm_cause,
-                    _position_cause, _activation_cause, _attention_cause, _residual_cause):
+                    _position_cause, _activation_cause, _attention_cause, _residual_cause,
+                    lambda case: _weight_cause(replace(case, tolerance=0.0))):  # rounded
         if cause := explain(case):
             return cause
-    if cause := _weight_cause(replace(case, tolerance=0.0)):  # rounded ones come last
-        return cause
     if case.when == "in":
-        return f"what happens before {case.name}: all modules in front of it agree"
+        front = takewhile((case.name, "in").__ne__, case.sides[1].events)
+        alone = {name for name, when in front if (name, when) not in case.sides[0].events}
+        return (f"what happens before {case.name}: what both have in front of it agrees, "
+                f"{len(alone)} modules there are in theirs alone")  # fmt: skip
     if any(True for _ in case.sides[1].model.get_submodule(case.name).children()):
         return "how it puts its parts together: the results of the parts agree"
-    return "unknown: equal inputs and equal weights give another result"
+    return "unknown: equal weights, and inputs within the tolerance, give another result"
 
 # %% ../nbs/25_first_difference.ipynb #77779a73
 def first_difference(
@@ -372,8 +373,7 @@ def first_difference(
 
     Modules are matched by name, as in our GPT and Hugging Face's ``GPT2LMHeadModel``, and
     compared in the order in which ``theirs`` runs them. Both run in the mode they are in.
-    The longer ``idx`` and the more exact the type, the sharper the verdict: in float64 an
-    epsilon of 1e-5 is told from one of 1e-6 anywhere.
+    A longer ``idx`` and a more exact type sharpen the verdict: float32 may miss an epsilon.
 
     Args:
         tolerance: of one plus the row's largest number; by default it follows the type.
