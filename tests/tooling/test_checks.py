@@ -105,7 +105,6 @@ def test_notebooks_run_by_name(tmp_path, capsys):
         run_notebooks.main([str(tmp_path / "none.ipynb")])
 
 
-@pytest.mark.skipif(not warm_kernels.POSSIBLE, reason="kernels are forked on Linux alone")
 def test_notebooks_that_train_come_first():
     """A cell of the text decides: what a class to keep or a folded test does, takes no time or little."""
     sources = {"first": "x = 1", "test": "#| test\nloss.backward()", "tells": "print('train the model')", "late": "train(model)"}
@@ -118,6 +117,7 @@ def test_notebooks_that_train_come_first():
     assert order == ["loop", "late", "kept", "tells", "test", "first"]
 
 
+@pytest.mark.skipif(not warm_kernels.POSSIBLE, reason="kernels are forked on Linux alone")
 def test_forked_kernels_are_as_fresh_as_others_and_say_as_well_why_they_end(tmp_path, monkeypatch):
     """Each a process of its own, in a folder of its own, that has imported and done nothing else."""
     tell = "import os, sys; print(os.getppid(), os.getpid(), os.listdir(), 'colorsys' in sys.modules, 'left' in globals())"
