@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import statistics
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -89,14 +91,19 @@ class HuggingFace(nn.Module):
 
 
 class Batches:
-    """The same batches for everyone: runs of words that repeat, so that there is something to learn."""
+    """The same batches for everyone, made beforehand: runs of words that repeat, so that there is something to learn."""
 
-    def __init__(self, batch: int, length: int, device: str):
-        self.shape, self.device, self.generator = (batch, length + 1), device, torch.Generator().manual_seed(1)
+    def __init__(self, batch: int, length: int, device: str, number: int = 16):
+        generator = torch.Generator().manual_seed(1)
+        texts = (torch.rand(batch, length + 1, generator=generator).pow(8).mul(50257).long() for _ in range(number))
+        pairs = [(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()) for ids in texts]
+        if device == "cuda":  # copied while the GPU computes
+            pairs = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in pairs]
+        self.pairs, self.device = itertools.cycle(pairs), device
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        ids = torch.rand(self.shape, generator=self.generator).pow(8).mul(50257).long().to(self.device)
-        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        inputs, targets = next(self.pairs)
+        return inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
 
 
 def same_weights(model: nn.Module, source: GPT) -> None:
@@ -181,6 +188,8 @@ def together(ways: list[str], args: argparse.Namespace, device: str) -> tuple[di
         peak = max(peak, peak_flops(device, args.precision))
         for way, run in runs.items():
             spent[way].append(seconds(lambda run=run: next(run)))
+    for way, took in spent.items():
+        print(f"{way:26} {1e3 * min(took):8.1f} ms an update at best, {1e3 * statistics.median(took):8.1f} in the middle", flush=True)
     return spent, peak
 
 
@@ -197,7 +206,8 @@ def compare(ways: list[str], args: argparse.Namespace, device: str) -> list[dict
     def run_alone(way: str) -> dict:
         return in_fresh_process(__file__, "--alone", way, "--steps", str(args.steps), *rest)
 
-    lone = {way: run_alone(way) for way in ways}
+    with ThreadPoolExecutor(len(ways) if device == "cuda" else 1) as pool:  # a GPU counts each process's memory by itself
+        lone = dict(zip(ways, pool.map(run_alone, ways)))
     fastest = min(min(spent[way]) for way in PEERS if way in ways) if set(PEERS) & set(ways) else float("nan")
     work = n * training_flops(GPT(GPTConfig()), args.length) / peak
     for way in ways:

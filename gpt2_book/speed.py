@@ -22,7 +22,7 @@ __all__ = ['chunked_cross_entropy']
 # %% ../nbs/32_speed.ipynb #882c6145
 def padded_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of the logits ``hidden @ weight.T``, which are computed
-    with rows of zeros below the head, up to a multiple of 64.
+    with rows of zeros below the head, up to a multiple of 64, and a mask over them.
 
     Args:
         targets: -100 where not counted. Where nothing counts, the loss is zero.
@@ -30,8 +30,10 @@ def padded_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
     Shapes:
         hidden: (..., C); weight: (V, C); targets: (...) int64; returns a scalar
     """
-    V = len(weight)
-    logits = F.linear(hidden, F.pad(weight, (0, 0, 0, -V % 64)))[..., :V]  # (..., V)
+    V, more = len(weight), -len(weight) % 64
+    logits = F.linear(hidden, F.pad(weight, (0, 0, 0, more)))  # (..., V + more)
+    added = torch.arange(V + more, device=logits.device) >= V
+    logits = logits.masked_fill(added, -torch.inf)  # a slice would cost a copy
     loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
     return loss.masked_fill((targets == -100).all(), 0)  # not 0 / 0
 
