@@ -362,7 +362,7 @@ def _likely_cause(case: _Case, idx: Tensor) -> str:
         return (f"what happens before {case.name}: what both have in front of it agrees, "
                 f"{len(alone)} modules there are in theirs alone")  # fmt: skip
     if any(True for _ in case.sides[1].model.get_submodule(case.name).children()):
-        return "how it puts its parts together: the results of the parts agree"
+        return "how it puts its parts together: the results of what both have in it agree"
     return "unknown: equal weights, and inputs within the tolerance, give another result"
 
 # %% ../nbs/25_first_difference.ipynb #77779a73
