@@ -255,7 +255,7 @@ def test_toml_yaml_and_json_say_the_same(tiny, tmp_path):
 def test_wrong_settings_are_refused_and_nothing_is_written(tiny, tmp_path):
     for words, message in (
         (("--training.step", 5), "did you mean --training.steps?"), (("--eval_every", 5), "--run.eval_every?"),
-        (("--parallel", "foo"), "'foo'"), (("--steps", 0), "--steps"),
+        (("--parallel", "foo"), "'foo'"), (("--parallel", "fsdp"), "torchrun"), (("--steps", 0), "--steps"),
         (("--training.steps", "many"), "must be a whole number"), (("--seed",), "takes one value, not 0"),
         (("--seed", 1, 2), "takes one value, not 2"), (("word",), "'word'"), (("--resum",), "--resume"),
         (("--training.betas", 0.9), "2 numbers"), (("--run.tensorboard=maybe",), "true or false"),

@@ -352,8 +352,8 @@ _Resume = Annotated[bool, Option(
 _Samples = Annotated[int, Option(
     min=0, help="How many texts to write at the end; of chats, one answer at most.",
 )]  # fmt: skip
-_InParallel = Annotated[_Parallel, Option(
-    help="Under torchrun: fsdp shares out the weights, too.",
+_InParallel = Annotated[Optional[_Parallel], Option(
+    help="Under torchrun: ddp, as by default, or fsdp, which shares out the weights, too.",
 )]  # fmt: skip
 _Show = Annotated[bool, Option(
     "--show", help="Write the settings as TOML and the model's size, and stop.",
@@ -363,10 +363,13 @@ _Show = Annotated[bool, Option(
 def train(
     context: typer.Context, config: _Config = None, out: _Out = Path("gpt2-book-run"),
     start: _From = None, steps: _Steps = None, resume: _Resume = True,
-    samples: _Samples = 2, parallel: _InParallel = _Parallel.ddp,
+    samples: _Samples = 2, parallel: _InParallel = None,
     progress: Progress = None, show: _Show = False,
 ) -> None:  # fmt: skip
     """Train a model: without any option, a small one on Python's documentation."""
+    if parallel and "WORLD_SIZE" not in os.environ:
+        raise typer.BadParameter("--parallel is for processes that torchrun started: "
+                                 "torchrun --nproc-per-node 2 --no-python gpt2-book train")
     recipe = _settle(config, out, context.args, start=start, steps=steps, resume=resume)
     if show:
         size = [f"# {line}" for line in _model_lines(recipe)]
@@ -375,7 +378,7 @@ def train(
     watch: dict[str, Any] = {"resume": resume, "progress": progress}
     watch["say"] = _teller(progress)
     if "WORLD_SIZE" in os.environ:
-        watch["parallel"] = parallel.value
+        watch["parallel"] = (parallel or _Parallel.ddp).value
     from gpt2_book.workshop import from_recipe
 
     end = from_recipe.run_recipe(recipe, out, **watch)
