@@ -32,10 +32,10 @@ def _check_config(c: TrainConfig, end: int) -> None:
         raise ValueError(f"need steps >= 1 and decay_steps >= 0, not {c.steps} and {c.decay_steps}")
     if not 0 <= (c.warmup_steps or 0) <= end:
         raise ValueError(f"need 0 <= warmup_steps <= {end} steps of the schedule, not {c.warmup_steps}")
-    if not c.learning_rate > 0 or not 0 <= c.final_share <= 1:
+    if not 0 < c.learning_rate < math.inf or not 0 <= c.final_share <= 1:
         given = f"{c.learning_rate} and {c.final_share}"
-        raise ValueError(f"need learning_rate > 0 and 0 <= final_share <= 1, not {given}")
-    if not c.weight_decay >= 0 or not c.clip > 0:
+        raise ValueError(f"need a finite learning_rate > 0 and 0 <= final_share <= 1, not {given}")
+    if not 0 <= c.weight_decay < math.inf or not c.clip > 0:
         raise ValueError(f"need weight_decay >= 0 and clip > 0, not {c.weight_decay} and {c.clip}")
     if c.accumulate < 1 or c.precision not in ("auto", *_PRECISIONS):
         given = f"{c.accumulate} and {c.precision!r}"
