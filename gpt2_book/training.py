@@ -36,7 +36,7 @@ def _check_config(c: TrainConfig, end: int) -> None:
         given = f"{c.learning_rate} and {c.final_share}"
         raise ValueError(f"need a finite learning_rate > 0 and 0 <= final_share <= 1, not {given}")
     if not 0 <= c.weight_decay < math.inf or not c.clip > 0:
-        raise ValueError(f"need weight_decay >= 0 and clip > 0, not {c.weight_decay} and {c.clip}")
+        raise ValueError(f"need a finite weight_decay >= 0 and clip > 0, not {c.weight_decay} and {c.clip}")
     if c.accumulate < 1 or c.precision not in ("auto", *_PRECISIONS):
         given = f"{c.accumulate} and {c.precision!r}"
         raise ValueError(f"need accumulate >= 1 and precision auto, {', '.join(_PRECISIONS)}; not {given}")
