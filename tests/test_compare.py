@@ -258,3 +258,13 @@ def test_modules_without_a_partner_are_counted_not_called_equal():
     modules = {name for name, _ in Trace.of(reference, IDX).events if name.startswith("transformer.h.")}
     assert found.module == "transformer"
     assert f"{len(modules)} modules there are in theirs alone" in found.cause
+
+
+def test_parts_that_agree_leave_how_they_are_put_together():
+    reference = random_reference().double()
+    model = our_copy(reference, torch.float64)
+    mlp = model.transformer.h[1].mlp
+    mlp.forward = lambda x: 2 * mlp.dropout(mlp.c_proj(F.gelu(mlp.c_fc(x), approximate="tanh")))
+    found = first_difference(model, reference, IDX)
+    cause = "how it puts its parts together: the results of what both have in it agree"
+    assert (found.module, found.cause) == ("transformer.h.1.mlp", cause)

@@ -69,7 +69,7 @@ def test_configuration_hands_its_settings_on():
 def test_settings_out_of_range_are_refused():
     for wrong in (
         {"steps": 0}, {"steps": 5, "warmup_steps": 6}, {"learning_rate": 0.0}, {"clip": -1.0},
-            {"learning_rate": math.nan}, {"learning_rate": math.inf}, {"weight_decay": math.inf},
+        {"learning_rate": math.nan}, {"learning_rate": math.inf}, {"weight_decay": math.inf},
         {"final_share": 2}, {"weight_decay": -0.5}, {"accumulate": 0}, {"precision": "float8"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=str(list(wrong.values())[-1])):
