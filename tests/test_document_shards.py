@@ -5,14 +5,16 @@ from gpt2_book.workshop.document_shards import document_shards, fineweb_edu
 
 
 # ../nbs/98_document_shards.ipynb #65b94d5b
+import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gpt2_book.tokenizer import Tokenizer
 from gpt2_book.workshop.corpora import TokenShards, write_shards
-from gpt2_book.workshop.document_shards import _cut_shards, _encode, _stream_shards
+from gpt2_book.workshop.document_shards import _cut_shards, _encode, _stream_shards, tokenizer_sum
 
 
 # ../nbs/98_document_shards.ipynb #8a7229ba
@@ -55,8 +57,10 @@ def test_a_stream_that_breaks_makes_the_same_shards(tmp_path, small_tokenizer, s
             broken += 1
             assert not (tmp_path / "found/tokens.json").exists()
     assert broken >= (2 if n_tokens else 5)
-    for path in (tmp_path / "right").iterdir():
+    for path in (tmp_path / "right").glob("*.bin"):
         assert path.read_bytes() == (tmp_path / "found" / path.name).read_bytes(), path.name
+    right, found = (json.loads((tmp_path / part / "tokens.json").read_text()) for part in ("right", "found"))
+    assert found.pop("tokenizer") == tokenizer_sum(small_tokenizer) and found == right
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "found").glob("*.bin")}
     _stream_shards(documents, tmp_path / "found", small_tokenizer, shard_size=size, n_tokens=n_tokens)
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "found").glob("*.bin")}
@@ -91,6 +95,16 @@ def test_documents_that_can_be_read_once_only_are_refused(tmp_path, small_tokeni
         document_shards(iter(words()), tmp_path / "shards", small_tokenizer)
     with pytest.raises(ValueError, match="no documents"):
         _stream_shards([], tmp_path / "empty", small_tokenizer)
+
+
+def test_a_corpus_is_streamed_at_the_revision_that_is_asked_for(monkeypatch):
+    def load_dataset(path, **how):
+        return path, how
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    path, how = fineweb_edu("sample-100BT", revision="abc")
+    assert path == "HuggingFaceFW/fineweb-edu" and how["streaming"] and how["revision"] == "abc"
+    assert how["name"] == "sample-100BT" and fineweb_edu()[1]["revision"] is None
 
 
 def test_without_the_datasets_library_the_error_names_the_extra(monkeypatch):

@@ -6,7 +6,9 @@ from gpt2_book.workshop.from_recipe import _recipe_tokenizer, new_model, prepare
 
 # ../nbs/89_from_recipe.ipynb #bcea5af8
 import json
+import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
@@ -16,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from gpt2_book import GPT
+from gpt2_book.workshop.document_shards import tokenizer_sum
 from gpt2_book.workshop.recipes import Recipe, write_recipe
 from gpt2_book.workshop.runs import read_log
 
@@ -44,9 +47,18 @@ def test_a_recipe_becomes_a_model_and_continues():
             run_recipe(Recipe.of(settings | {"seed": 4}), parts)
 
 
+# ../nbs/89_from_recipe.ipynb #64e41e42
+def test_tensorboard_is_missed_before_work_begins():
+    recipe = Recipe.of({"device": "cpu", "run": {"tensorboard": True}})
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(sys.modules, {"torch.utils.tensorboard": None}):
+        with pytest.raises(ImportError, match="TensorBoard is not installed"):
+            run_recipe(recipe, Path(folder, "run"))
+        assert not Path(folder, "run").exists()
+
+
 # ../nbs/89_from_recipe.ipynb #676c97fa
 def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
-    from gpt2_book.workshop.corpora import TokenShards, write_shards
+    from gpt2_book.workshop.corpora import MANIFEST, TokenShards, write_shards
     from gpt2_book.tokenizer import Tokenizer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -84,6 +96,12 @@ def test_a_recipe_trains_on_shards_and_on_text_with_a_given_tokenizer():
         with pytest.raises(ValueError, match="corrupt"):
             prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"))
         prepare(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"), verify=False)
+        about = json.loads((shards / "train" / MANIFEST).read_text())
+        for known, same in ((tokenizer_sum(found.tokenizer), True), ("0" * 16, False)):
+            (shards / "train" / MANIFEST).write_text(json.dumps(about | {"tokenizer": known}))
+            (new := Path(folder, f"made {same}")).mkdir()
+            with nullcontext() if same else pytest.raises(ValueError, match=r"train was made by another tokenizer than .*ranks"):
+                prepare(Recipe.of(settings | {"shards": str(shards)}), new, verify=False)
         write_shards(list(reversed(found.held_out)), shards / "train", vocab_size=270, overwrite=True)
         with pytest.raises(ValueError, match="shards has changed since the run in .*again began"):
             run_recipe(Recipe.of(settings | {"shards": str(shards)}), Path(folder, "again"))

@@ -299,6 +299,7 @@ class TokenShards:
     def __init__(self, folder: str | Path, *, verify: bool = True) -> None:
         about, self.shards = _open_shards(Path(folder))
         self.vocab_size: int = about["vocab_size"]
+        self.tokenizer: str = about.get("tokenizer", "")  # its checksum, where it is known
         self.dtype = token_dtype(self.vocab_size)
         for shard, said in zip(self.shards, about["shards"]) if verify else ():
             _verify(shard, Path(folder, said["file"]), said["crc32"])

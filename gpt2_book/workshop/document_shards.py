@@ -69,8 +69,14 @@ def _first_tokens(parts: Iterable[np.ndarray], n: int) -> Iterator[np.ndarray]:
             return
 
 # %% ../../nbs/98_document_shards.ipynb #38dc3829
-def fineweb_edu(subset: str = "sample-10BT") -> Iterable[Mapping]:
+def fineweb_edu(
+    subset: str = "sample-10BT", *, revision: str | None = None
+) -> Iterable[Mapping]:
     """Return FineWeb-Edu as a stream of documents, which have a ``"text"``.
+
+    Args:
+        revision: a commit of the dataset's repository, which never changes; by default the
+            newest one.
 
     Raises:
         ImportError: when the library that streams it is not installed.
@@ -84,9 +90,16 @@ def fineweb_edu(subset: str = "sample-10BT") -> Iterable[Mapping]:
             "FineWeb-Edu is streamed by datasets: pip install "
             "'gpt2_book[datasets]'") from error
     return load_dataset("HuggingFaceFW/fineweb-edu", name=subset, split="train",
-                        streaming=True)
+                        streaming=True, revision=revision)
 
 # %% ../../nbs/98_document_shards.ipynb #62326a0f
+def tokenizer_sum(tokenizer: Tokenizer) -> str:
+    """Return a checksum of what decides the ids that a tokenizer gives."""
+    what = [*sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__), tokenizer.pattern,
+            *sorted(tokenizer.special_tokens.items())]
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
 def _settings(tokenizer: Tokenizer, **numbers: int | None) -> dict:
     """Return what must be the same at each call: a manifest's beginning, the numbers, and a
     checksum of the tokenizer.
@@ -97,12 +110,9 @@ def _settings(tokenizer: Tokenizer, **numbers: int | None) -> dict:
     for name in ("shard_size", "n_tokens"):
         if (n := numbers[name]) is not None and n < 1:
             raise ValueError(f"{name} must be at least 1, not {n}")
-    vocab, by_id = tokenizer.vocab_size, tokenizer.ranks.__getitem__
-    what = [*sorted(tokenizer.ranks, key=by_id), tokenizer.pattern,
-            *sorted(tokenizer.special_tokens.items())]
-    known = {"tokenizer": hashlib.sha256(repr(what).encode()).hexdigest()[:16]}
+    vocab = tokenizer.vocab_size
     return {"magic": MAGIC, "version": 1, "dtype": token_dtype(vocab).name,
-            "vocab_size": vocab, **numbers, **known}
+            "vocab_size": vocab, **numbers, "tokenizer": tokenizer_sum(tokenizer)}
 
 
 def _read_journal(path: Path, settings: dict) -> list[dict]:
@@ -164,7 +174,8 @@ def _stream_shards(
             print(json.dumps(shards[-1]), file=journal, flush=True)
     if not shards:
         raise ValueError(f"there were no documents to write to {folder}")
-    manifest = {key: about[key] for key in ("magic", "version", "dtype", "vocab_size")}
+    known = ("magic", "version", "dtype", "vocab_size", "tokenizer")
+    manifest = {key: about[key] for key in known}
     manifest["count"] = sum(shard["count"] for shard in shards)
     manifest["shards"] = [{key: shard[key] for key in ("file", "count", "crc32")}
                           for shard in shards]

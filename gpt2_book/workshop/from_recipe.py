@@ -30,9 +30,10 @@ from gpt2_book.workshop.chat_files import (
     ChatIngredients, chat_ingredients, chat_tokenizer, save_template
 )
 from .checkpoints import Checkpoints, differences, set_seed
+from .document_shards import tokenizer_sum
 from .files import whole_file
 from .recipes import Recipe, check_recipe, write_recipe
-from .runs import OneProcess, fit
+from .runs import OneProcess, fit, summary_writer
 
 # %% auto #0
 __all__ = ['run_recipe']
@@ -139,6 +140,25 @@ class _Ingredients:
         out = model.generate(idx, n, temperature=0.8, top_k=50, generator=generator)
         return self.tokenizer.decode(out[0].tolist())
 
+# %% ../../nbs/89_from_recipe.ipynb #34ef4ba5
+def _prepare_shards(recipe: Recipe, folder: Path, *, verify: bool) -> _Ingredients:
+    """Return a recipe's tokenizer and the shards that were made by it."""
+    limit = recipe.model.vocab_size
+    places = [Path(recipe.shards, part) for part in ("train", "held_out")]
+    shards = [TokenShards(place, verify=verify) for place in places]
+    if (size := max(part.vocab_size for part in shards)) > limit:
+        less = f"more than model.vocab_size = {limit}"
+        raise ValueError(f"the shards have a vocabulary of {size} tokens, {less}")
+    said = [(place / MANIFEST).read_text(encoding="utf8") for place in places]
+    _keep_text(folder, "".join(said), recipe.shards)
+    tokenizer = _recipe_tokenizer(recipe, folder)
+    for place, part in zip(places, shards):
+        if part.tokenizer not in ("", tokenizer_sum(tokenizer)):
+            used = recipe.tokenizer or recipe.init_from
+            raise ValueError(f"{place} was made by another tokenizer than {used!r}")
+    return _Ingredients(recipe, tokenizer, *shards)
+
+
 # %% ../../nbs/89_from_recipe.ipynb #4cd1783d
 def prepare(
     recipe: Recipe, folder: str | os.PathLike, *, verify: bool = True
@@ -152,7 +172,8 @@ def prepare(
     Raises:
         FileNotFoundError: when the text, the tokenizer's file or a shard is missing.
         ValueError: when the text is too short, or the vocabulary larger than the model's,
-            or these are not the ones that the run in ``folder`` began with.
+            shards were made by another tokenizer, or these are not the ones that the run in
+            ``folder`` began with.
     """
     folder, limit = Path(folder), recipe.model.vocab_size
     if recipe.chat:
@@ -160,14 +181,7 @@ def prepare(
         _keep_text(folder, chats, recipe.chat)
         return chat_ingredients(recipe, _recipe_tokenizer(recipe, folder))
     if recipe.shards:
-        places = [Path(recipe.shards, part) for part in ("train", "held_out")]
-        shards = [TokenShards(place, verify=verify) for place in places]
-        if (size := max(part.vocab_size for part in shards)) > limit:
-            less = f"more than model.vocab_size = {limit}"
-            raise ValueError(f"the shards have a vocabulary of {size} tokens, {less}")
-        said = [(place / MANIFEST).read_text(encoding="utf8") for place in places]
-        _keep_text(folder, "".join(said), recipe.shards)
-        return _Ingredients(recipe, _recipe_tokenizer(recipe, folder), *shards)
+        return _prepare_shards(recipe, folder, verify=verify)
     text = Path(recipe.text).read_text(encoding="utf8") if recipe.text else python_docs()
     _keep_text(folder, text, recipe.text or "Python's documentation")
     texts = split_text(text, held_out=recipe.held_out)
@@ -286,6 +300,7 @@ def run_recipe(
         FileExistsError: when ``folder`` has checkpoints and ``resume`` is false.
         FileNotFoundError: when the text, the tokenizer's file, a shard or the model to
             start from is missing.
+        ImportError: when TensorBoard is asked for, and is not installed.
         RuntimeError: for ``parallel`` in a process that torchrun did not start.
         ValueError: when ``folder`` holds a run with other settings or on another text, the
             text is too short, the batch cannot be shared equally, there is no such device,
@@ -293,6 +308,8 @@ def run_recipe(
         OSError: when a checkpoint or the log cannot be written; those before remain.
     """
     folder, recipe = Path(folder), recipe.at(".")
+    if recipe.run.tensorboard:
+        summary_writer()  # is it installed?
     watch: dict[str, Any] = {"resume": resume, "progress": progress, "say": say}
     if parallel is None and (n := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         what = f"this is one of {n} processes (WORLD_SIZE) that would write the same files"

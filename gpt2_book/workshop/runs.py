@@ -62,9 +62,9 @@ def read_log(folder: str | os.PathLike) -> list[dict]:
     lines = text.splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
-
-def _tensorboard_writer(folder: Path, step: int):
-    """Return TensorBoard's writer, which forgets what a run wrote before from ``step`` on.
+# %% ../../nbs/84_runs.ipynb #1ca7bea8
+def summary_writer() -> type:
+    """Return the class that writes TensorBoard's files.
 
     Raises:
         ImportError: when TensorBoard is not installed.
@@ -74,7 +74,7 @@ def _tensorboard_writer(folder: Path, step: int):
     except ImportError as error:
         how = "`pip install tensorboard`, or run without it"
         raise ImportError(f"TensorBoard is not installed: {how}") from error
-    return SummaryWriter(str(folder), purge_step=step)
+    return SummaryWriter
 
 # %% ../../nbs/84_runs.ipynb #611ad094
 class Log:
@@ -88,8 +88,9 @@ class Log:
         self, folder: str | os.PathLike, *, step: int = 0, tensorboard: bool = False
     ) -> None:
         self.path = Path(folder) / "log.jsonl"
-        board = self.path.parent / "tensorboard"
-        self.board = _tensorboard_writer(board, step) if tensorboard else None
+        board = str(self.path.parent / "tensorboard")
+        # purge_step: what a run wrote before from there on is forgotten
+        self.board = summary_writer()(board, purge_step=step) if tensorboard else None
         kept = [entry for entry in read_log(folder) if entry["step"] < step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(entry) + "\n" for entry in kept)
