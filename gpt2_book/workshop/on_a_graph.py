@@ -63,15 +63,15 @@ def _choose_by_numbers(logits: Tensor, u: Tensor,
         logits: (B, V); u: (B, 1); settings: (4,)
         returns the tokens (B, 1) and the filtered logits (B, V)
     """
-    heat, k, p, log_m = settings.unbind()
-    logits = logits / heat
+    temperature, k, p, log_m = settings.unbind()
+    logits = logits / temperature
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)  # (B, V)
     rank = torch.arange(logits.size(-1), device=logits.device)  # (V,)
     kth = ordered.index_select(-1, k.long().view(1) - 1)  # (B, 1)
     ordered = ordered.masked_fill(ordered < kth, float("-inf"))
     probs = ordered.softmax(-1)
     before = probs.cumsum(-1) - probs  # what stands before a token
-    n_kept = (before < p).sum(-1, keepdim=True).clamp(min=1)  # (B, 1)
+    n_kept = (before < p).sum(-1, keepdim=True)  # (B, 1)
     kept = (rank < n_kept) | (p >= 1)  # (B, V)
     kept = kept & (ordered >= ordered[:, :1] + log_m) & (ordered >= kth)
     kept = torch.zeros_like(kept).scatter(-1, ids, kept)  # by id again
