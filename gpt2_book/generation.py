@@ -113,9 +113,9 @@ def _check_options(how: Mapping[str, Any], rows: int) -> None:
         raise TypeError(
             f"no option is called {', '.join(unknown)}; there are "
             f"{', '.join(Options.__annotations__)}")
-    one, heat = torch.zeros(1, 1, device="cpu"), how.get("temperature", 1.0)
-    choose(one, heat, torch.Generator(), {})
-    filter_logits(one, temperature=heat or 1.0,
+    one, temperature = torch.zeros(1, 1, device="cpu"), how.get("temperature", 1.0)
+    choose(one, temperature, torch.Generator(), {})
+    filter_logits(one, temperature=temperature or 1.0,
                   **{name: how.get(name) for name in ("top_k", "top_p", "min_p")})
     penalize_repetition(one, one.long(), how.get("repetition_penalty", 1.0))
     own = how.get("generator")
