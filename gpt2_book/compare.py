@@ -183,7 +183,7 @@ def _attend(
 
 # %% ../nbs/25_first_difference.ipynb #d234b93b
 _ATTENTIONS: dict[str, dict[str, Any]] = {
-    "causal": {}, "no causal mask": {"mask": "none"},
+    "GPT-2's": {}, "no causal mask": {"mask": "none"},
     "a mask that shows one token ahead": {"mask": "one ahead"},
     "a mask that shows the future and hides the past": {"mask": "future"},
     "no division by the root of D": {"power": 0},
@@ -333,8 +333,8 @@ class Difference:
     """The first difference of two models: what :func:`first_difference` found.
 
     ``module`` is the first that gives another result although what it reads agrees;
-    ``largest`` is the largest difference there, ``final`` that of the logits. ``cause``
-    reproduces both results, where something does.
+    ``largest`` is the largest difference there, ``final`` that of the logits (of
+    ``lm_head``). ``cause`` is a pattern in weights, or what each computes, if known.
     """
 
     module: str
@@ -394,7 +394,7 @@ def first_difference(
         return None
     case = _Case(*event, traces, tolerance)
     module = case.name if case.when == "out" else re.sub(r"\.h$", "", case.parent)
-    gaps = [_largest_gap(traces[0][e], traces[1][e], tolerance)[0]
-            for e in (event, ("lm_head", "out")) if case.seen(e)]  # fmt: skip
+    first, final = (_largest_gap(traces[0][e], traces[1][e], tolerance)[0] if case.seen(e)
+                    else math.nan for e in (event, ("lm_head", "out")))  # fmt: skip
     cause = _likely_cause(case, idx)
-    return Difference(module or "the model itself", gaps[0], tolerance, cause, gaps[-1])
+    return Difference(module or "the model itself", first, tolerance, cause, final)

@@ -87,8 +87,8 @@ PLANTED = {
     "epsilon": (lambda m, b: setattr(b.ln_1, "eps", 1e-6), f"{H1}.ln_1", "epsilon 1e-06 in ours, epsilon 1e-05 in theirs"),
     "variance": (lambda m, b: norm_as(b.ln_2, lambda x, v: x / (v + 1e-5).sqrt()), f"{H1}.ln_2", "variance over n - 1 in ours"),
     "norm": (lambda m, b: norm_as(b.ln_2, lambda x, v: x / v), f"{H1}.ln_2", "no variant that is known in ours, epsilon"),
-    "mask": (lambda m, b: replaced(b, mask="none"), f"{H1}.attn", "no causal mask in ours, causal in theirs"),
-    "mask off by one": (lambda m, b: replaced(b, mask="one ahead"), f"{H1}.attn", "one token ahead in ours, causal in theirs"),
+    "mask": (lambda m, b: replaced(b, mask="none"), f"{H1}.attn", "no causal mask in ours, GPT-2's in theirs"),
+    "mask off by one": (lambda m, b: replaced(b, mask="one ahead"), f"{H1}.attn", "one token ahead in ours, GPT-2's in theirs"),
     "future": (lambda m, b: replaced(b, mask="future"), f"{H1}.attn", "hides the past in ours"),
     "scale": (lambda m, b: replaced(b, power=0), f"{H1}.attn", "no division by the root of D in ours"),
     "order": (lambda m, b: replaced(b, order="kqv"), f"{H1}.attn", "c_attn read as k, q, v in ours"),
@@ -147,7 +147,7 @@ def test_two_of_ours_and_other_numbers_of_heads():
         config = json.loads((Path(name) / "config.json").read_text())
         (Path(name) / "config.json").write_text(json.dumps(config | {"n_head": 4}))
         found = first_difference(GPT.from_pretrained(name), model, idx)
-    assert (found.module, found.cause) == ("transformer.h.0.attn", "attention: causal in 4 heads in ours, causal in 3 heads in theirs")
+    assert (found.module, found.cause) == ("transformer.h.0.attn", "attention: GPT-2's in 4 heads in ours, GPT-2's in 3 heads in theirs")
     with pytest.raises(ValueError, match="no module of the same name"):
         first_difference(nn.Sequential(nn.Embedding(37, 3)), model, idx)
 
@@ -222,7 +222,7 @@ def test_attention_is_pytorchs_and_every_variant_differs_from_it():
     right = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     torch.testing.assert_close(_attend(qkv, 3), right, rtol=0, atol=1e-12)
     for kind, how in _ATTENTIONS.items():
-        assert kind == "causal" or (_attend(qkv, 3, **how) - right).abs().max() > 0.1, kind
+        assert kind == "GPT-2's" or (_attend(qkv, 3, **how) - right).abs().max() > 0.1, kind
 
 
 def test_the_order_of_heads_is_read_off():
