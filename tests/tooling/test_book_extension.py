@@ -378,21 +378,37 @@ class Book:
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return Book(tmp_path_factory.mktemp("book"))
 
 
 @pytest.fixture
+def book(shelf: Book) -> Book:
+    """A book to change, as it stood before any test; what was built of it may be another test's."""
+    shelf.package("42")
+    shelf.chapter(CELLS)
+    return shelf
+
+
+@pytest.fixture
 def built(book: Book) -> Book:
-    book.package("42")
-    book.chapter(CELLS)
+    """The same, built as it stands."""
     rc, said = book.build()
     assert rc == 0, said
     return book
 
 
-def test_the_page_shows_what_the_directives_say(built: Book):
-    page = built.page()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    """A built book of its own, for the tests that only read it."""
+    book = Book(tmp_path_factory.mktemp("finished"))
+    rc, said = book.build()
+    assert rc == 0, said
+    return book
+
+
+def test_the_page_shows_what_the_directives_say(finished: Book):
+    page = finished.page()
     assert "#|" not in page and "secret" not in page and "default_exp" not in page
     assert 'alt="A line through two points."' in page
     assert re.search(
@@ -404,8 +420,8 @@ def test_the_page_shows_what_the_directives_say(built: Book):
     assert '<span class="section-number">1. </span>First chapter' in page, "a chapter's number is its notebook's"
 
 
-def test_a_fold_says_its_name_to_a_screen_reader(built: Book):
-    page = built.page()
+def test_a_fold_says_its_name_to_a_screen_reader(finished: Book):
+    page = finished.page()
     assert "Toggle hidden content" not in page
     assert re.search(r'<summary><p class="collapsed[^>]*>Test: it</p>', page)
 
@@ -423,36 +439,36 @@ def test_many_tests_in_a_row_take_one_line(book: Book):
     assert many.count("<summary>") == 6 and re.search(r'<summary><p class="collapsed[^>]*>5 tests</p>', many)
 
 
-def test_a_page_has_a_description_for_search_engines(built: Book):
-    assert '<meta name="description" content="What it holds." />' in built.page()
+def test_a_page_has_a_description_for_search_engines(finished: Book):
+    assert '<meta name="description" content="What it holds." />' in finished.page()
 
 
-def test_a_page_that_moved_sends_its_reader_on_and_a_lost_one_home(built: Book):
-    page = (built.html / "404.html").read_text()
-    assert 'href="https://' in page and "no such page" in page
-    tool = built.root / "tools" / "build_book.py"
+def test_a_page_that_moved_sends_its_reader_on_and_a_lost_one_home(book: Book):
+    tool = book.root / "tools" / "build_book.py"
     text = tool.read_text()
     tool.write_text(text.replace("MOVED = {", 'MOVED = {"nbs/00_old.html": "01_first.html", "nbs/00_gone.html": "99_never.html", '))
     try:
-        rc, said = built.build()
+        rc, said = book.build()
         assert rc == 0, said
     finally:
         tool.write_text(text)
-    assert 'content="0; url=01_first.html"' in built.page("nbs/00_old.html")
-    assert not (built.html / "nbs" / "00_gone.html").exists()
+    page = book.page("404.html")
+    assert 'href="https://' in page and "no such page" in page
+    assert 'content="0; url=01_first.html"' in book.page("nbs/00_old.html")
+    assert not (book.html / "nbs" / "00_gone.html").exists()
 
 
-def test_the_whole_book_is_one_pdf_with_an_outline(built: Book, tmp_path: Path):
+def test_the_whole_book_is_one_pdf_with_an_outline(finished: Book, tmp_path: Path):
     if not any(map(shutil.which, build_pdf.BROWSERS)):
         pytest.skip("no browser to print with")
     out = tmp_path / "book.pdf"
-    build_pdf.build(built.html, out, "A small book", ["nbs/index", "nbs/01_first"])
+    build_pdf.build(finished.html, out, "A small book", ["nbs/index", "nbs/01_first"])
     pdf = out.read_bytes()
     said = pdf + b"".join(map(inflated, re.split(rb"stream\r?\n", pdf)))
     assert pdf.startswith(b"%PDF")
     for title in ("A small book", "The book", "First chapter", "Exercises"):
         assert title.encode() in said or title.encode("utf-16-be") in said, title
-    assert not (built.html / "nbs" / "whole_book.html").exists()
+    assert not (finished.html / "nbs" / "whole_book.html").exists()
 
 
 def inflated(data: bytes) -> bytes:
@@ -530,45 +546,45 @@ def test_a_chapter_runs_in_a_folder_of_its_own(book: Book):
     assert not list(book.root.rglob("left_over.txt"))
 
 
-def test_a_downloaded_notebook_has_its_outputs(built: Book):
-    nb = nbformat.read(built.html / "_sources" / "nbs" / "01_first.ipynb", as_version=4)
+def test_a_downloaded_notebook_has_its_outputs(finished: Book):
+    nb = nbformat.read(finished.html / "_sources" / "nbs" / "01_first.ipynb", as_version=4)
     printed = "".join(o.get("text", "") for c in nb.cells if c.cell_type == "code" for o in c.outputs)
     assert "the sum is 2" in printed
     assert nb.cells[1].source == "#| default_exp first"  # the notebook, not the page
 
 
-def test_mathematics_is_left_to_katex(built: Book):
-    page = built.page()
+def test_mathematics_is_left_to_katex(finished: Book):
+    page = finished.page()
     assert '<span class="math">a^2</span>' in page
     assert re.search(
         r'<div class="math" id="equation-eq-one">\s*<div class="formula"[^>]*>a = b</div><span class="eqno">\(1\.1\)',
         page,
     )
     assert "\\begin{align*}" in page and "\\begin{align}" not in page, "KaTeX must not number equations as well"
-    assert "katex/katex.min.js" in page and "katex" not in built.page("nbs/index.html"), (
+    assert "katex/katex.min.js" in page and "katex" not in finished.page("nbs/index.html"), (
         "only where there is mathematics"
     )
 
 
-def test_pages_name_no_other_host_but_in_links(built: Book):
-    for page in (built.page(), built.page("nbs/index.html"), built.page("search.html")):
+def test_pages_name_no_other_host_but_in_links(finished: Book):
+    for page in (finished.page(), finished.page("nbs/index.html"), finished.page("search.html")):
         assert re.findall(r'<(?:script|img|iframe)\b[^>]*\bsrc="(?:https?:)?//[^"]*"', page) == []
         assert re.findall(r'<link\b(?![^>]*rel="canonical")[^>]*\bhref="(?:https?:)?//[^"]*"', page) == []
         assert "thebe" not in page
 
 
-def test_the_address_comes_from_settings(built: Book):
-    config = (built.root / "_config.yml").read_text()
+def test_the_address_comes_from_settings(book: Book):
+    config = (book.root / "_config.yml").read_text()
     assert "github.com" not in config.replace("colab.research.google.com", "")
-    ini = built.root / "settings.ini"
+    ini = book.root / "settings.ini"
     text = ini.read_text()
     ini.write_text(re.sub(r"^(user|branch) *=.*$", r"\1 = somebody", text, flags=re.M))
     try:
-        rc, said = built.build()
+        rc, said = book.build()
         assert rc == 0, said
         assert (
             "https://colab.research.google.com/github/somebody/gpt2_book/blob/somebody/nbs/01_first.ipynb"
-            in built.page()
+            in book.page()
         )
     finally:
         ini.write_text(text)
@@ -595,25 +611,25 @@ def test_a_change_of_the_package_runs_the_notebooks_again(built: Book):
     assert rc == 1 and "nbs/01_first.ipynb, cell 5 (assert answer == 42): AssertionError" in said, said
 
 
-def test_an_error_fails_every_time(built: Book):
-    built.chapter([*CELLS, new_code_cell("def f():\n    return 1 / 0\n\nf()")])
+def test_an_error_fails_every_time(book: Book):
+    book.chapter([*CELLS, new_code_cell("def f():\n    return 1 / 0\n\nf()")])
     for _ in range(2):
-        rc, said = built.build()
+        rc, said = book.build()
         assert rc == 1, said
         assert "nbs/01_first.ipynb, cell 10 (def f():): ZeroDivisionError: division by zero" in said
         assert "----> 2     return 1 / 0" in said and "\x1b[" not in said
         assert "The book was not built: 1 problem(s)" in said
 
 
-def test_a_broken_reference_fails_every_time(built: Book):
-    built.chapter([*CELLS, new_markdown_cell("See {numref}`fig-nowhere`.")])
+def test_a_broken_reference_fails_every_time(book: Book):
+    book.chapter([*CELLS, new_markdown_cell("See {numref}`fig-nowhere`.")])
     for _ in range(2):
-        rc, said = built.build()
+        rc, said = book.build()
         assert rc == 1 and "nbs/01_first.ipynb, cell 10: WARNING:" in said and "fig-nowhere" in said, said
 
 
-def test_stderr_is_reported_and_not_shown_and_commands_are_found(built: Book):
-    built.chapter(
+def test_stderr_is_reported_and_not_shown_and_commands_are_found(book: Book):
+    book.chapter(
         [
             *CELLS,
             new_code_cell(
@@ -621,40 +637,42 @@ def test_stderr_is_reported_and_not_shown_and_commands_are_found(built: Book):
             ),
         ]
     )
-    rc, said = built.build()
+    rc, said = book.build()
     assert rc == 0 and "stderr, not on the page; the first: mind the step" in said
-    assert built.page().count("mind the step") == 1, "in the code, not below it"
-    assert sys.prefix in built.page(), "a command of a cell is this environment's"
+    assert book.page().count("mind the step") == 1, "in the code, not below it"
+    assert sys.prefix in book.page(), "a command of a cell is this environment's"
 
 
-def test_a_missing_page_is_named(built: Book):
-    toc = built.root / "_toc.yml"
+def test_a_missing_page_is_named(book: Book):
+    toc = book.root / "_toc.yml"
     text = toc.read_text()
     toc.write_text(text + "  - file: nbs/02_second\n")
     try:
-        rc, said = built.build()
+        rc, said = book.build()
         assert rc == 1 and "_toc.yml lists `nbs/02_second`" in said
     finally:
         toc.write_text(text)
 
 
-def test_serving_the_book(built: Book, tmp_path: Path):
+def test_serving_the_book(finished: Book, tmp_path: Path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "tools/build_book.py", "--serve", "--port", str(port)], cwd=built.root, stdout=subprocess.PIPE
+        [sys.executable, "tools/build_book.py", "--serve", "--port", str(port)],
+        cwd=finished.root,
+        stdout=subprocess.PIPE,
     )
     try:
         assert f"http://localhost:{port}/".encode() in server.stdout.readline()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as reply:
             assert b"nbs/index.html" in reply.read()
-        rc, said = built.build("--serve", "--port", str(port))
+        rc, said = finished.build("--serve", "--port", str(port))
         assert rc == 1 and "choose another" in said
     finally:
         server.terminate()
         server.wait(10)
-    shutil.copytree(built.root / "tools", tmp_path / "tools")
+    shutil.copytree(finished.root / "tools", tmp_path / "tools")
     done = subprocess.run(
         [sys.executable, "tools/build_book.py", "--serve"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
