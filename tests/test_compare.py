@@ -6,6 +6,7 @@ from gpt2_book.compare import Trace, _ATTENTIONS, _attend, _head_order, _largest
 
 # ../nbs/25_first_difference.ipynb #04f5305e
 import json
+import math
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -128,6 +129,29 @@ def test_a_planted_mistake_is_found_where_it_is_and_explained(mistake):
     assert not model._forward_hooks
     if mistake not in ("dropout", "untied", "no positions"):  # seen from the other side, it is the same place
         assert first_difference(reference, model, IDX).module == module
+
+
+class Trunk(nn.Module):
+    """A model of which only the trunk has GPT-2's names."""
+
+    def __init__(self, gpt):
+        super().__init__()
+        self.transformer, self.to_logits = gpt.transformer, gpt.lm_head
+
+    def forward(self, idx):
+        x = self.transformer.wte(idx)
+        for block in self.transformer.h:
+            x = block(x)
+        return self.to_logits(self.transformer.ln_f(x))
+
+
+def test_logits_of_a_head_with_another_name_are_not_guessed():
+    ours, theirs = (Trunk(our_copy(random_reference().double(), torch.float64)) for _ in range(2))
+    assert first_difference(ours, theirs, IDX) is None
+    with torch.no_grad():
+        ours.transformer.h[1].mlp.c_fc.bias.add_(1)
+    found = first_difference(ours, theirs, IDX)
+    assert found.module == "transformer.h.1.mlp.c_fc" and math.isnan(found.final)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
