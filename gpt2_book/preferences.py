@@ -20,8 +20,9 @@ def answer_log_probs(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
     Shapes:
         inputs and targets (B, T) int64, with -100 where no answer is; returns (B,)
     """
-    logits = model(inputs)[0].transpose(1, 2)  # (B, V, T)
-    return -F.cross_entropy(logits, targets, ignore_index=-100, reduction="none").sum(1)
+    logits = model(inputs)[0].flatten(0, 1)  # (B * T, V), faster than (B, V, T)
+    nats = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="none")
+    return -nats.view(targets.shape).sum(1)
 
 # %% ../nbs/62_preferences.ipynb #62000011
 def dpo_loss(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, *,
