@@ -78,7 +78,7 @@ def test_the_first_weights_are_those_of_bert():
     for name, p in started.named_parameters():
         wanted = 1.0 if name.endswith("LayerNorm.weight") else 0.0
         if p.ndim == 2 and len(p) > 20:
-            assert 0.019 < p.std() < 0.021 and p.mean().abs() < 1e-3, name
+            assert 0.019 < p.std() < 0.021 and p.mean().abs() < 2e-3, name
         elif p.ndim == 1:
             assert bool((p == wanted).all()), name
     assert not started.bert.embeddings.word_embeddings.weight[0].any()
