@@ -110,7 +110,8 @@ def run_notebook(path: Path, variation: Variation, root: Path) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "notes.json"
         env = run_notebooks._environment(root, variation.threads) | variation.environment(note)
-        where = {"metadata": {"path": str(path.parent)}}
+        (place := Path(folder) / "place").mkdir()
+        where = {"metadata": {"path": str(place)}}  # what a notebook writes goes with it
         client = NotebookClient(nb, timeout=3 * run_notebooks.TIMEOUT, kernel_name="python3", resources=where, allow_errors=True)
         os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
         try:

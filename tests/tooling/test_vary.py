@@ -94,7 +94,7 @@ def notebook(tmp_path_factory) -> Path:
     cells = [
         new_markdown_cell("# Two draws"),
         new_code_cell("#| hide\nimport torch\n\ng = torch.Generator().manual_seed(0)\nx = torch.rand((), generator=g).item()"),
-        new_code_cell("assert -1 < x"),
+        new_code_cell("assert -1 < x\nopen('drawn.txt', 'w').write(str(x));"),
         new_code_cell("y = 1\nassert abs(x - 0.4962565898895264) < 0.001, 'another draw'"),
         new_code_cell("torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.0 + 2**-20), rtol=0, atol=2**-18)"),
     ]
@@ -106,6 +106,7 @@ def notebook(tmp_path_factory) -> Path:
 def test_an_assertion_that_hangs_on_the_seed_is_found(notebook):
     both = [vary.run_notebook(notebook, way, notebook.parent) for way in (AS_IT_IS, OTHER)]
     assert both[0].failures == []
+    assert [file.name for file in notebook.parent.iterdir()] == [notebook.name]  # what it writes does not stay beside it
     assert [where for where, _ in both[1].failures] == ["cell 4, line 2: assert abs(x - 0.4962565898895264) < 0.001, 'another draw'"]
     found = {m.where: m for m in measure(both)}
     assert {where: m.room > 1 for where, m in found.items()} == {"cell 3": True, "cell 4": False, "cell 5": False}
