@@ -37,8 +37,8 @@ def keep_guesses(p: Tensor, q: Tensor, guesses: Sequence[int],
     """
     where = None if generator is None else generator.device
     for i, guess in enumerate(guesses):
-        thrown = torch.rand((), dtype=p.dtype, generator=generator, device=where).item()
-        if thrown * q[i, guess] >= p[i, guess]:
+        u = torch.rand((), dtype=p.dtype, generator=generator, device=where).item()
+        if u * q[i, guess] >= p[i, guess]:
             rest = (p[i] - q[i]).clamp(min=0)  # (V,)
             break
     else:
