@@ -48,6 +48,18 @@ def test_chunked_cross_entropy_equals_torchs(chunk, V):
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
 
 
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="PyTorch has it since 2.13")
+@pytest.mark.parametrize("chunk", [5, 36])
+def test_chunked_cross_entropy_equals_pytorchs_in_chunks(chunk):
+    hidden, weight, targets = given(V=64)
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
+    ours = chunked_cross_entropy(hidden, weight, targets, chunk=chunk)
+    theirs = F.linear_cross_entropy(hidden, weight, targets, options=options)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    grads = (torch.autograd.grad(loss, (hidden, weight)) for loss in (ours, theirs))
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+
+
 def test_chunked_cross_entropy_with_one_side_frozen():
     hidden, weight, targets = given()
     for frozen in (hidden, weight):

@@ -70,8 +70,8 @@ def _check_repository(repository: str, name: str) -> str:
 def _hub_silence(seconds: float = 5.0) -> str:
     """Return why the hub does not answer; nothing where it does, or is not to be asked.
 
-    The library itself asks six times, which takes half a minute. In a thread, since looking
-    up a name may take long.
+    The library itself asks again and again, with pauses of some 20 seconds in all. In a
+    thread, since looking up a name may take long.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
