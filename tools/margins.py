@@ -295,12 +295,13 @@ def _instrumented(data: bytes, path: str) -> types.CodeType:
 
 def pytest_configure(config: object) -> None:
     start()
-    before = importlib.machinery.SourceFileLoader.source_to_code
+    before = importlib.machinery.SourceFileLoader.get_code
 
-    def source_to_code(self, data, path, **how):
-        return _instrumented(data, path) if Path(path).name.startswith("test_") else before(self, data, path, **how)
+    def get_code(self, name):  # neither reads nor leaves compiled code: what is kept of the tests has no recorder in it
+        path = self.get_filename(name)
+        return _instrumented(self.get_data(path), path) if Path(path).name.startswith("test_") else before(self, name)
 
-    importlib.machinery.SourceFileLoader.source_to_code = source_to_code
+    importlib.machinery.SourceFileLoader.get_code = get_code
 
 
 def pytest_collection_modifyitems(items: Sequence) -> None:

@@ -146,7 +146,6 @@ def run_tests(path: Path, variation: Variation, root: Path) -> Run:
         note = Path(folder) / "notes.json"
         env = run_notebooks._environment(root, variation.threads) | variation.environment(note)
         env["PYTHONPATH"] += os.pathsep + str(TOOLS)
-        env["PYTHONPYCACHEPREFIX"] = folder  # what is kept of the tests has no recorder in it
         command = [sys.executable, "-m", "pytest", "-q", "--assert=plain", "-p", "margins", "-p", "no:cacheprovider", str(path)]
         done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
         if not note.exists():
