@@ -113,12 +113,12 @@ def test_every_sampler_with_generators_of_either_side(pair, idx, how, cache):
     found = other.generate(idx.to(DEVICE), 12, generator=torch.Generator().manual_seed(5), cache=cache, **how)
     assert_close(there(found), text)
     drawn = [
-        there(other.generate(idx.to(DEVICE), 12, generator=own_generator().manual_seed(5), cache=cache, **how))
+        there(other.generate(idx.to(DEVICE), 4, generator=own_generator().manual_seed(5), cache=cache, **how))
         for _ in range(2)
     ]
     assert_close(*drawn)
     if not REAL:  # a real GPU's generator has numbers of its own
-        assert_close(drawn[0], text)
+        assert_close(drawn[0], text[:, : idx.shape[1] + 4])
     rows = [torch.Generator().manual_seed(i) for i in range(3)]
     of_both = [torch.Generator().manual_seed(0), own_generator().manual_seed(1), torch.Generator().manual_seed(2)]
     found = there(other.generate(idx.to(DEVICE), 4, generator=of_both, cache=cache, **how))
