@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 # %% ../nbs/10_positional_encoding.ipynb #719bcf2b
 def sinusoidal_encoding(
-    n_pos: int,
-    n_embd: int,
-    *,
-    base: float = 10000.0,
-    dtype: torch.dtype = torch.float32,
+    n_pos: int, n_embd: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Sinusoids of positions 0 to n_pos - 1: sines in even columns, cosines in odd ones.
 
@@ -53,9 +49,8 @@ class SinusoidalPositionalEncoding(nn.Module):
     def __init__(self, n_pos: int, n_embd: int, *, base: float = 10000.0):
         super().__init__()
         self.base = base
-        self.register_buffer(
-            "table", sinusoidal_encoding(n_pos, n_embd, base=base), persistent=False
-        )
+        table = sinusoidal_encoding(n_pos, n_embd, base=base)
+        self.register_buffer("table", table, persistent=False)
 
     def reset_parameters(self) -> None:
         """Compute the table anew, in its place: after ``to_empty`` it holds anything."""
@@ -78,9 +73,8 @@ class SinusoidalPositionalEncoding(nn.Module):
         else:
             end = positions
         if end > len(self.table):
-            self.table = sinusoidal_encoding(end, self.table.shape[1], base=self.base).to(
-                self.table
-            )
+            table = sinusoidal_encoding(end, self.table.shape[1], base=self.base)
+            self.table = table.to(self.table)
         if isinstance(positions, Tensor):
             return self.table[positions]  # (..., C)
         return self.table[:positions]  # (T, C)
