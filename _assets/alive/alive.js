@@ -150,6 +150,8 @@
           el("details", { ontoggle: e => { if (e.target.open) this.drawRows(); } }, el("summary", {}, "Every row in words"), this.rows)),
         part("Layer by layer", this.lensWords, this.lens),
         part("Patch from a second text", el("div", { class: "alive-fields" }, field("second text", this.other), field("stream", this.layer), field("its token number", this.from), field("to token number", this.at), this.patchButton), this.patchWords));
+      const setups = Object.entries(JSON.parse(this.root.dataset.setups || "{}")).map(([words, setup]) => button(words, () => this.setUp(setup)));
+      if (setups.length) this.parts.lastChild.append(el("div", { class: "alive-buttons" }, ...setups));
       this.changed = this.change.parentElement;
       this.root.replaceChildren(field("Text", this.text), el("div", { class: "alive-buttons" }, this.next, this.many, this.back), this.status, this.parts);
     }
@@ -258,14 +260,26 @@
     }
 
     append() {
+      this.holdPatch(this.shown.ids.length + 1);
       Object.assign(this.state, { ids: [...this.shown.ids, this.shown.choice.id], drawn: this.state.drawn + 1, position: null });
       this.ask();
     }
 
     stepBack() {
       if (!this.shown || this.shown.ids.length < 2) return;
+      this.holdPatch(this.shown.ids.length - 1);
       Object.assign(this.state, { ids: this.shown.ids.slice(0, -1), drawn: Math.max(0, this.state.drawn - 1), position: null });
       this.ask();
+    }
+
+    // The text is to have n tokens, by one more or less at its end: a patch keeps its place, which the fields then say, and without its token it goes.
+    holdPatch(n) {
+      const { patch, cut, id, ids } = this.shown;
+      if (!this.state.patch || !patch || id !== this.asked) return;
+      const at = patch.at + (n < ids.length && cut > 0 ? 1 : 0), stays = at < Math.min(n, this.config.block_size);
+      this.state.patch = stays ? { ...this.state.patch, from: patch.from, at } : null;
+      [this.from.value, this.at.value] = stays ? [patch.from + 1, at + 1] : ["", ""];
+      if (!stays) this.patchWords.textContent = "The token with the patch is gone, and the patch with it.";
     }
 
     switchHead() {
@@ -277,6 +291,14 @@
     patch(on) {
       const number = input => (input.value === "" ? Infinity : Math.max(0, input.valueAsNumber - 1 || 0));
       this.state.patch = on ? { text: this.other.value, layer: Number(this.layer.value), from: number(this.from), at: number(this.at) } : null;
+      this.patchWords.textContent = "";
+      this.ask();
+    }
+
+    setUp({ text, other, at = "", layer = this.layer.value }) {  // the two texts and the fields of a patch, which is not yet on
+      Object.assign(this.state, { text, ids: null, off: [], patch: null, drawn: 0, position: null });
+      this.more = this.wanted = 0;
+      [this.text.value, this.other.value, this.from.value, this.at.value, this.layer.value] = [text, other, at, at, layer];
       this.patchWords.textContent = "";
       this.ask();
     }
@@ -329,7 +351,7 @@
       const { n_head: H } = this.config, { layer, head, off } = this.state, isOff = off.includes(layer * H + head);
       this.toggle.textContent = isOff ? "Switch this head on" : "Switch this head off";
       this.allOn.hidden = off.length === 0;
-      this.offWords.textContent = off.length ? `Off: ${off.map(i => `layer ${Math.floor(i / H) + 1} head ${i % H + 1}`).join(", ")}.` : "";
+      this.offWords.textContent = off.length ? `Off: ${off.map(i => `layer ${Math.floor(i / H) + 1} head ${i % H + 1}`).join(", ")}. Where ${off.length > 1 ? "they" : "it"} would look is still shown.` : "";
     }
 
     weight(t, s) { return this.shown.weights[t * this.shown.pieces.length + s]; }
@@ -392,7 +414,7 @@
 
     drawLens() {
       const { pieces, position, lens } = this.shown, after = pieces[position + 1];
-      this.lensWords.textContent = `What the head would say at ${quoted(pieces[position])} (${position + 1}) after each layer` + (after === undefined ? "." : `, where ${quoted(after)} follows.`);
+      this.lensWords.textContent = `What the model would say at ${quoted(pieces[position])} (${position + 1}) after each layer, if the later ones wrote nothing` + (after === undefined ? "." : `. What follows there is ${quoted(after)}.`);
       this.table(this.lens, "The lens", ["after", "the three likeliest", ...(after === undefined ? [] : [quoted(after)])],
         lens.map(({ top, next }, i) => [i ? `layer ${i}` : "embedding", el("div", {}, ...top.map(t => el("span", {}, `${seen(t.piece)} ${percent(t.p)} `))), ...(next ? [`${percent(next.p)}, place ${next.rank}`] : [])]));
       this.drawChange();
@@ -415,7 +437,7 @@
     }
     const { called = "the model", size, here } = root.dataset, data = root.querySelector('script[type="application/json"]');
     if (data) held.set(root, data.textContent);
-    root.replaceChildren(el("p", {}, `${called[0].toUpperCase()}${called.slice(1)} comes with ${here ? "this page" : "the book"}: ${size}, read once and kept on your machine. Nothing that you type leaves the page.`),
+    root.replaceChildren(el("p", {}, `${called[0].toUpperCase()}${called.slice(1)} comes with ${here ? "this page" : "the book"}: ${size}, read when you press the button. Nothing that you type leaves the page.`),
       el("button", { type: "button", onclick: () => load(root) }, `Load ${called} (${size})`));
   }
 

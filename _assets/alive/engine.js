@@ -186,7 +186,8 @@ globalThis.aliveEngine = function aliveEngine() {
   function linear({ weight, bias }, x) {
     const { rows, columns, data, factors } = weight, out = new Float64Array(rows);
     for (let r = 0, at = 0; r < rows; r++) {
-      let a = 0, b = 0, c = 0, d = 0, i = 0;  // four sums at a time: no addition waits for the one before
+      // four sums at a time: no addition waits for the one before
+      let a = 0, b = 0, c = 0, d = 0, i = 0;
       for (; i + 3 < columns; i += 4, at += 4) {
         a += data[at] * x[i];
         b += data[at + 1] * x[i + 1];
@@ -260,13 +261,17 @@ globalThis.aliveEngine = function aliveEngine() {
       };
       keep(0);
       for (let l = 0; l < L; l++) {
-        const block = model.blocks[l], qkv = linear(block["attn.c_attn"], model.norm(block.ln_1, x));
+        const block = model.blocks[l];
+        const qkv = linear(block["attn.c_attn"], model.norm(block.ln_1, x));
         this.keys[l].set(qkv.subarray(C, 2 * C), t * C);
         this.values[l].set(qkv.subarray(2 * C), t * C);
         const y = new Float64Array(C);
         for (let h = 0; h < H; h++) this.attend(l, h, t, qkv, y, D);
         add(x, linear(block["attn.c_proj"], y));
-        if (block["mlp.c_fc"].weight) add(x, linear(block["mlp.c_proj"], gelu(linear(block["mlp.c_fc"], model.norm(block.ln_2, x)))));
+        if (block["mlp.c_fc"].weight) {
+          const hidden = gelu(linear(block["mlp.c_fc"], model.norm(block.ln_2, x)));
+          add(x, linear(block["mlp.c_proj"], hidden));
+        }
         keep(l + 1);
         yield;
       }
@@ -284,7 +289,9 @@ globalThis.aliveEngine = function aliveEngine() {
       const p = softmax(scores);
       this.weights[l * H + h].set(p, t * T);
       if (this.off[l * H + h]) return;
-      for (let s = 0; s <= t; s++) for (let i = h * D; i < (h + 1) * D; i++) y[i] += p[s] * values[s * C + i];
+      for (let s = 0; s <= t; s++) {
+        for (let i = h * D; i < (h + 1) * D; i++) y[i] += p[s] * values[s * C + i];
+      }
     }
 
     // The stream after `layer` layers at position t; all layers by default.
@@ -387,7 +394,7 @@ globalThis.aliveEngine = function aliveEngine() {
 
     const told = (p, order, n) => order.slice(0, n).map(i => ({ id: i, piece: tokenizer.piece(i), p: p[i] }));
 
-    function* lens(session, t) {  // what the head would say after each layer
+    function* lens(session, t) {  // what the model would say after each layer, if the later ones wrote nothing
       const next = session.ids[t + 1], rows = [];
       for (let layer = 0; layer <= L; layer++) {
         yield null;

@@ -333,17 +333,105 @@ def test_a_head_switched_off_and_a_patched_stream_change_what_pytorch_says(brows
         assert reader.complaints == []
 
 
+def test_a_patch_keeps_its_place_while_the_text_grows_and_goes_with_its_token(browser, folder, model, tokenizer):
+    ids, other = (tokenizer.encode(text) for text in ("To be, or not to", "My lord, the king"))
+    with Reader(browser, f"{folder.as_uri()}/yes.html") as reader:
+        reader.load()
+        reader.tab_to("second text")
+        reader.page.keyboard.type("My lord, the king")
+        reader.tab_to("Patch")
+        reader.press("Enter")
+        reader.page.wait_for_selector("table.alive-change:not([hidden])")
+        words = reader.page.locator(".alive p[role=status]").last
+
+        def press(name, n):
+            reader.page.get_by_role("button", name=name, exact=True).click()
+            reader.status(rf"^{n} of 256")
+
+        for more in (1, 2):
+            press("Continue", len(ids) + more)
+            assert f"({len(ids)}) is that of" in words.inner_text()
+        assert reader.page.get_by_label("to token number").input_value() == str(len(ids))
+        assert reader.page.get_by_label("its token number").input_value() == str(len(other))
+
+        layer = int(reader.page.get_by_label("stream").input_value())
+        taken, written = [], tokenizer.encode(reader.text())
+        assert written[: len(ids)] == ids and len(written) == len(ids) + 2
+        hook = model.transformer.h[layer - 1].register_forward_hook(lambda m, a, y: taken.append(y[:, -1:]))
+        with torch.no_grad():
+            model(torch.tensor([other]))
+        hook.remove()
+        hook = model.transformer.h[layer - 1].register_forward_hook(
+            lambda m, a, y: torch.cat([y[:, : len(ids) - 1], taken[0], y[:, len(ids) :]], 1))
+        with torch.no_grad():
+            patched = model(torch.tensor([written]))[0][0, -1].softmax(-1)
+        hook.remove()
+        names = [tokenizer.decode([i]).replace(" ", "·").replace("\n", "↵") for i in range(len(patched))]
+        for name, _, now in reader.row("alive-change"):
+            assert abs(100 * patched[names.index(name)].item() - float(now.lstrip("<").rstrip("%"))) < 0.51
+
+        press("Step back", len(ids) + 1)
+        press("Step back", len(ids))
+        assert f"({len(ids)}) is that of" in words.inner_text()
+        press("Step back", len(ids) - 1)
+        assert words.inner_text() == "The token with the patch is gone, and the patch with it."
+        assert reader.page.locator("table.alive-change").is_hidden()
+        assert [reader.page.get_by_label(label).input_value() for label in ("its token number", "to token number")] == ["", ""]
+        assert reader.complaints == []
+
+
+def test_a_button_sets_an_experiment_up(browser, folder):
+    setups = {"Set up A": {"text": "O Romeo", "other": "My lord"}, "Set up B": {"text": "O Romeo", "other": "O king", "at": 2, "layer": 0}}
+    with Reader(browser, f"{folder.as_uri()}/no.html") as reader:
+        reader.page.evaluate("s => { document.querySelector('.alive').dataset.setups = s; }", json.dumps(setups))
+        reader.load()
+        reader.tab_to("Switch this head off")
+        reader.press("Enter")
+        reader.page.wait_for_selector("table.alive-change:not([hidden])")
+        filled = "() => [...document.querySelectorAll('.alive section:last-child :is(input, select)')].map(e => e.value)"
+        layer = reader.page.get_by_label("stream").input_value()
+        for name, fields in [("Set up A", ["My lord", layer, "", ""]), ("Set up B", ["O king", "0", "2", "2"])]:
+            reader.tab_to(name)
+            reader.press("Enter")
+            reader.shows("O Romeo")
+            reader.page.wait_for_selector("table.alive-change", state="hidden")  # every head on, and no patch
+            assert (reader.text(), reader.page.evaluate(filled)) == ("O Romeo", fields)
+            reader.tab_to("Patch", back=True)
+            reader.press("Enter")
+            reader.page.wait_for_selector("table.alive-change:not([hidden])")
+        assert reader.page.locator(".alive p[role=status]").last.inner_text().startswith("At the embedding, the stream at ")
+        assert reader.complaints == []
+
+
+COUNTED = """() => {  // the engine tells what it was asked and what it answered
+  const made = globalThis.aliveEngine;
+  globalThis.aliveEngine = () => {
+    const engine = made();
+    const serve = (model, reply) => {
+      const answer = engine.serve(model, r => { reply(r); if (r.kind === 'shown') { globalThis.answered = r.id; } });
+      return q => { globalThis.asked = q.id; return answer(q); };
+    };
+    return { ...engine, serve };
+  };
+}"""
+
+
 def test_a_page_without_a_worker_hears_stop_between_two_tokens(browser, folder):
     """It computes in slices: what a reader presses comes before the next token, and all parts show the last one."""
     with Reader(browser, f"{folder.as_uri()}/no.html") as reader:
+        reader.page.evaluate(COUNTED)
         reader.load()
         reader.status("of 256 positions")
         begun = reader.page.locator(".alive-tokens button").count()
         reader.tab_to("Continue by 20")
-        reader.page.evaluate("""() => { const b = document.activeElement; b.click(); setTimeout(() => { globalThis.said = b.textContent; b.click(); }); }""")
-        reader.page.wait_for_function("globalThis.said === 'Stop' && document.activeElement.textContent === 'Continue by 20'")
+        reader.page.evaluate("""() => { const b = document.activeElement, first = asked;
+          b.click(); setTimeout(() => { globalThis.said = b.textContent; globalThis.heard = asked - first; b.click(); }); }""")
+        # no clock decides: the answer to the last question is awaited, and it is the one that was on its way at the stop
+        reader.page.wait_for_function("globalThis.said && asked === answered")
+        said, heard, button = reader.page.evaluate("[said, heard, document.activeElement.textContent]")
+        assert (said, button) == ("Stop", "Continue by 20")
         written = int(reader.status(r"^\d+ of 256").split()[0])
-        assert begun < written < begun + 10
+        assert written == begun + heard < begun + 20
         assert reader.page.locator(".alive-tokens button").count() == written
         assert reader.page.locator("table[role=grid]").get_attribute("aria-rowcount") == str(written + 1)
         assert f"({written}) after each layer" in reader.page.locator(".alive").inner_text()
