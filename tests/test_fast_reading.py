@@ -225,6 +225,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
         for module in (kernels, fast):
             monkeypatch.setattr(module, "choices", Planted)
         monkeypatch.setattr(kernels, "can_onednn", lambda dtype: False)
+        monkeypatch.setattr(fast, "_multiplies_16_bits", lambda dtype: False)
         monkeypatch.setattr(one_read, "SMALL", 0)
         for name in ("blocks", "native"):  # the last in float32 and in 16 bits
             monkeypatch.setitem(fast.PRODUCTS, name, counted(name, fast.PRODUCTS[name]))
@@ -233,17 +234,17 @@ def test_the_ways_that_were_measured_are_those_that_read():
         for rows in (1, 3, 9):
             for dtype, off in ((torch.float32, 1e-3), (torch.bfloat16, 0.2)):
                 for make in (copy.deepcopy, int8):
-                    model, idx = make(tiny_gpt(dtype)), torch.arange(20).expand(rows, 20)
+                    model, idx = make(tiny_gpt(dtype)), torch.arange(10).expand(rows, 10)
                     reader = FastLogits(model)
                     reader(idx[:, :5])  # a prompt: of it the head alone reads single rows
                     calls.clear(), asked.clear()
-                    for end in range(6, 21):
+                    for end in range(6, 11):
                         away = reader(idx[:, :end]) - model.next_logits(idx[:, :end])
                         assert away.abs().max() < off * model.next_logits(idx[:, :end]).abs().max()
                     few, short = rows <= kernels.MOST_ROWS, dtype == torch.bfloat16
                     last = "int8" if make is int8 else "native" if short else "blocks"
-                    assert calls.count(last) == 9 * 15 * few
-                    assert calls.count("one query") >= 2 * 15 * short and not asked, "asked once, before"
+                    assert calls.count(last) == 9 * 5 * few
+                    assert calls.count("one query") >= 2 * 5 * short and not asked, "asked once, before"
                     calls.clear()
                     reader(idx[:, :5])  # the prompt again: its other rows are many
                     assert calls.count(last) == few
@@ -342,18 +343,47 @@ def test_a_compiled_step_turns_no_layer_of_a_small_model():
 # ../nbs/68_fast_reading.ipynb #48d249a4
 def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
     import copy
+    from unittest.mock import patch
 
     idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
     model = tiny_gpt(torch.bfloat16)
-    steps = FastLogits(model, chunk=4)
-    for end in (11, 12, 13, 20):
-        logits = steps(idx[:, :end])
-        assert logits.dtype == torch.bfloat16
-        exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
-        off = (logits.double() - exact).std() / exact.std()
-        assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
-    assert steps.cache[0].keys.dtype == torch.float32, "kept as attention computes"
+    for has in (False, True):  # instructions for it
+        with patch("gpt2_book.workshop.fast_reading._multiplies_16_bits", lambda dtype, has=has: has):
+            steps = FastLogits(model, chunk=4)
+            for end in (11, 12, 13, 20):
+                logits = steps(idx[:, :end])
+                assert logits.dtype == torch.bfloat16
+                exact = copy.deepcopy(model).double().next_logits(idx[:, :end])
+                off = (logits.double() - exact).std() / exact.std()
+                assert off < 0.02, f"{off:.3f} of their std after {end} tokens"
+        kept = torch.bfloat16 if has else torch.float32
+        assert steps.cache[0].keys.dtype == kept, "kept as attention computes"
     assert FastLogits(model, compile=True).new_cache(1)[0].keys.dtype == torch.bfloat16
+
+
+# ../nbs/68_fast_reading.ipynb #055b0555
+def test_the_attention_of_one_query_goes_by_the_cpu_where_it_is_not_measured():
+    from unittest.mock import patch
+
+    from gpt2_book.workshop import fast_reading as fast
+
+
+    def own(dtype, *has):
+        said = {f"_is_{name}_supported": lambda name=name: name in has for name in ("avx512_bf16", "amx_tile", "amx_fp16")}
+        model = tiny_gpt(dtype)
+        with patch.multiple(torch.cpu, create=True, **said):  # a small model, and many rows of a large one
+            ways = [
+                fast._find_ways(model, list(model.modules()), rows, compiled=False, large=large)
+                for rows, large in ((1, False), (9, False), (9, True))
+            ]
+        assert len({way.attend_one for way in ways}) == 1
+        return ways[0].attend_one
+
+
+    assert own(torch.bfloat16) and own(torch.bfloat16, "amx_fp16")
+    assert not own(torch.bfloat16, "avx512_bf16") and not own(torch.bfloat16, "amx_tile")
+    assert own(torch.float16) and own(torch.float16, "avx512_bf16", "amx_tile")
+    assert not own(torch.float16, "amx_fp16") and not own(torch.float32)
 
 
 # ../nbs/68_fast_reading.ipynb #daa61de0

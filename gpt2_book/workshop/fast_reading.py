@@ -100,15 +100,15 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     like = next(model.parameters())
     cpu, size = like.device.type == "cpu", like.dtype.itemsize
     loop = compiled and rows == 1 and size <= 4
+    own = cpu and size == 2 and not _multiplies_16_bits(like.dtype)
     if not (large and cpu):
-        return Ways(rows, {}, "loop" if loop else "linear", cpu and size == 2,
-                    compiled=compiled)
+        return Ways(rows, {}, "loop" if loop else "linear", own, compiled=compiled)
     linear, whole = (matrices_alike(m for m in modules if type(m) is kind)
                      for kind in (nn.Linear, _Int8Linear))
     often = max([*linear.values(), *whole.values()], key=len, default=[])  # in a step
     many = _for_many(often, like.dtype) if often else "linear"
     if rows > MOST_ROWS:
-        return Ways(rows, {}, many, size == 2, many=many)
+        return Ways(rows, {}, many, own, many=many)
     asks = often and not compiled
     threads = best_threads(often, rows, like.dtype) if asks else None
     with so_many_threads(threads):
@@ -119,6 +119,13 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     return Ways(rows, found, "linear", own, threads, many, eights, compiled)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
+def _multiplies_16_bits(dtype: torch.dtype) -> bool:
+    """Has this CPU instructions for products of such numbers, as far as PyTorch says?"""
+    asked = {torch.bfloat16: ("avx512_bf16", "amx_tile"), torch.float16: ("amx_fp16",)}
+    return any(getattr(torch.cpu, f"_is_{name}_supported", bool)()
+               for name in asked.get(dtype, ()))
+
+
 @torch.no_grad()
 def _attention_pays(config: Any, rows: int, dtype: torch.dtype, compiled: bool) -> bool:
     """Is ``_attend_one`` faster here than PyTorch's attention?"""
