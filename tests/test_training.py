@@ -86,8 +86,8 @@ def test_one_batch_is_learned_by_heart():
     plan = TrainConfig(steps=120, warmup_steps=10, learning_rate=2e-2, final_share=1)
     losses = [record.loss for record in train(model, Repeat(), plan)]
     assert abs(losses[0] - math.log(64)) < 0.1
-    assert losses[-1] < 0.001
-    assert evaluate(model, [Repeat().batch]) < 0.001
+    assert losses[-1] < 0.005
+    assert evaluate(model, [Repeat().batch]) < 0.005
 
 
 # ../nbs/31_training.ipynb #5a5cef10
