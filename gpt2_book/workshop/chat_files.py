@@ -91,7 +91,7 @@ def _usual(templates: Any, where: str) -> str:
         raise ValueError(f"{where}: {what}")
     return usual
 
-
+# %% ../../nbs/58_chat_files.ipynb #d6af7dd8
 def read_template(name: str | os.PathLike) -> ChatTemplate | None:
     """Return the chat template of a model, None where it has none.
 
@@ -110,7 +110,7 @@ def read_template(name: str | os.PathLike) -> ChatTemplate | None:
     tokens = {key: _token_name(about.get(key)) for key in ("bos_token", "eos_token")}
     return ChatTemplate(source, **tokens)
 
-
+# %% ../../nbs/58_chat_files.ipynb #492c5dc1
 def save_template(folder: str | os.PathLike, template: ChatTemplate, *, end: str) -> None:
     """Put a chat template into the files of a model that is there, with the token that
     begins a text for it. A ``chat_template.jinja`` would be read first, so it goes.
