@@ -152,7 +152,7 @@ def test_contexts_can_be_nested():
 # ../nbs/50_looking_inside.ipynb #97cfc2e3
 def test_generation_with_a_cache_goes_through_the_changes():
     tiny, rows = small()
-    change = {"h.1.attn.z": lambda z: z.index_fill(1, torch.tensor([0]), 0.0), "h.0.mlp.act": lambda a: a.clamp(max=0.5)}
+    change = {"h.1.attn.z": lambda z: -20 * z.index_fill(1, torch.tensor([0]), 0.0), "h.0.mlp.act": lambda a: a.clamp(max=0.5)}
     mask = torch.ones_like(rows).bool()
     mask[0, :4] = False
     for how in ({}, {"attention_mask": mask}):
