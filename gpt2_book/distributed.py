@@ -170,7 +170,7 @@ def _shard(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     parameters are on.
 
     Raises:
-        ImportError: when this PyTorch has no ``fully_shard`` that also averages over CPUs.
+        ImportError: when this PyTorch's ``fully_shard`` cannot be told to take sums.
     """
     from torch.distributed import fsdp
     from torch.distributed.device_mesh import init_device_mesh
@@ -185,7 +185,7 @@ def _shard(objective: nn.Module, blocks: Iterable[nn.Module] = ()) -> None:
     for module in (*blocks, objective):
         # the module itself, now of a class with more methods
         sharded = fsdp.fully_shard(module, mesh=mesh)
-        if dist.get_backend() == "gloo":  # which has sums, and no averages
+        if dist.get_backend() == "gloo":  # averages came late to it
             sharded.set_force_sum_reduction_for_comms(True)
 
 # %% ../nbs/33_scaling_out.ipynb #ddd812c3
