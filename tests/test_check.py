@@ -117,6 +117,15 @@ def test_right_code_is_right_also_where_it_computes_in_float32():
         assert "in float32" in check_part(PARTS[theirs.__name__], theirs, Path("mine.py"))
     with pytest.raises(Wrong, match="the scores are not divided"):
         check_part(PARTS["attention"], lambda q, k, v: attention(q.float() * q.size(-1) ** 0.5, k.float(), v.float()), Path("mine.py"))
+
+
+    def nearly(x, constant=0.04475):  # 0.044715, but for a slip
+        return 0.5 * x * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x + constant * x**3)))
+
+
+    assert "in float32" not in check_part(PARTS["gelu"], lambda x: nearly(x, 0.044715), Path("mine.py"))
+    with pytest.raises(Wrong, match="is expected"):
+        check_part(PARTS["gelu"], nearly, Path("mine.py"))
     with pytest.raises(Wrong, match=r"is 1\.0000003 where 1 is expected"):
         check_part(PARTS["sinusoids"], lambda T, C: PARTS["sinusoids"].right(T, C) * (1 + 3e-7), Path("mine.py"))
 

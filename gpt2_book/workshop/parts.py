@@ -224,7 +224,7 @@ GELUS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @_part("13", "gelu(x)", "GPT-2's GELU, the form with tanh, for x of any shape.",
-       lambda: [(_draws((4, 9))[0] * 2,), (torch.linspace(-6, 6, 25).double(),)],
+       lambda: [(_draws((4, 9))[0] * 2,), (torch.linspace(-6, 6, 25, dtype=torch.float64),)],
        GELUS, smooth=True)
 def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
