@@ -297,7 +297,7 @@ def test_writing_follows_teacher_forcing_and_stops_at_the_end():
         for row, n in enumerate(mask.sum(1).tolist()):
             alone = model.generate(src[row : row + 1, :n], max_new_tokens=9)[0].tolist()
             assert written[row, : len(alone)].tolist() == alone
-    assert len(lengths) > 2, "rows stop at different places"
+    assert len(lengths) > 2, "rows stop at different places"  # of this draw
     model, src, mask, *_ = make_model(dropout=0.5)
     assert torch.equal(model.train().generate(src, mask, max_new_tokens=9), model.generate(src, mask, max_new_tokens=9))
     assert model.generate(src, mask, max_new_tokens=0).shape == (3, 0)

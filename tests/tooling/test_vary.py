@@ -90,12 +90,12 @@ def test_the_closest_comes_first_and_failures_before_all():
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory) -> Path:
-    """Its second assertion holds with the seed that it has."""
+    """Its second and third assertions hold with the seed that it has, and the second says so."""
     cells = [
         new_markdown_cell("# Two draws"),
         new_code_cell("#| hide\nimport torch\n\ng = torch.Generator().manual_seed(0)\nx = torch.rand((), generator=g).item()"),
         new_code_cell("assert -1 < x\nopen('drawn.txt', 'w').write(str(x));"),
-        new_code_cell("y = 1\nassert abs(x - 0.4962565898895264) < 0.001, 'another draw'"),
+        new_code_cell("y = 1\nassert round(x, 4) == 0.4963  # of this draw\nassert abs(x - 0.4962565898895264) < 0.001, 'another draw'"),
         new_code_cell("torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.0 + 2**-20), rtol=0, atol=2**-18)"),
     ]
     path = tmp_path_factory.mktemp("vary") / "draws.ipynb"
@@ -107,7 +107,7 @@ def test_an_assertion_that_hangs_on_the_seed_is_found(notebook):
     both = [vary.run_notebook(notebook, way, notebook.parent) for way in (AS_IT_IS, OTHER)]
     assert both[0].failures == []
     assert [file.name for file in notebook.parent.iterdir()] == [notebook.name]  # what it writes does not stay beside it
-    assert [where for where, _ in both[1].failures] == ["cell 4, line 2: assert abs(x - 0.4962565898895264) < 0.001, 'another draw'"]
+    assert [where for where, _ in both[1].failures] == ["cell 4, line 3: assert abs(x - 0.4962565898895264) < 0.001, 'another draw'"]
     found = {m.where: m for m in measure(both)}
     assert {where: m.room > 1 for where, m in found.items()} == {"cell 3": True, "cell 4": False, "cell 5": False}
     assert found["cell 5"].how == "0.25 of the tolerance used"
@@ -122,6 +122,7 @@ def test_one():
     assert 0.49 < x < 0.5
 
 def test_two():
+    assert torch.rand((), generator=torch.Generator().manual_seed(0)).lt(0.4963).item()  # of this draw
     torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.0 + 2**-20), rtol=0, atol=2**-18)
 
 def test_three():
@@ -137,7 +138,13 @@ def test_a_file_of_tests(tmp_path):
     assert kernels.left_out == ["test_draws.py::test_three"]
     plain = vary.run_tests(path, AS_IT_IS, tmp_path)
     assert len(plain.failures) == 1
-    assert [(n["line"], n["kind"]) for n in plain.notes] == [(6, "order"), (6, "order"), (9, "tolerance")]
+    assert [(n["line"], n["kind"]) for n in plain.notes] == [(6, "order"), (6, "order"), (10, "tolerance")]
+
+
+def test_a_fact_of_the_draw_is_left_out_and_nothing_moves():
+    code = "if x:\n    assert a < b  # of this draw\nassert (c <\n        d)  # of this draw\nassert e < f"
+    assert margins.without_facts(code) == "if x:\n    pass\npass\n\nassert e < f"
+    assert margins.without_facts("!ls\nassert a") == "!ls\nassert a"
 
 
 def test_wrong_options_are_refused(capsys):
