@@ -10,8 +10,9 @@ Each variation runs in a process of its own. What is measured of an assertion:
 `room` puts both on one scale: the smallest margin in spreads, or how often five times what was used fits into the tolerance.
 Below 1 an assertion is close to failing. Of equalities and of integers that stay the same, only failures are reported.
 With other seeds, what another process draws (`!gpt2-book`) stays as it is, and an assertion marked `# of this draw` is left out:
-it guards a fact of the page's own texts or numbers, which the page tells as such, and no claim about others. Under other kernels nothing is compiled: the
-compiler writes for the real CPU, so `torch.compile` runs its graph as it is, and a failing cell that compiles is left out.
+it guards a fact of the page's own texts or numbers, which the page tells as such, and no claim about others.
+Under other kernels nothing is compiled: the compiler writes for the real CPU, so `torch.compile` runs its graph as it is, and a
+failing cell that compiles is left out.
 """
 
 from __future__ import annotations
