@@ -126,7 +126,7 @@ def int8(model: nn.Module) -> nn.Module:
     A tied embedding stays tied. Biases, layer norms and position embeddings are those of
     the model itself.
     """
-    small: Any = _shared_copy(model).eval()
+    small: Any = _shared_copy(model)
     tied = small.lm_head.weight
     for module in list(small.modules()):
         for name, child in list(module.named_children()):
@@ -136,4 +136,4 @@ def int8(model: nn.Module) -> nn.Module:
         for name, child in list(module.named_children()):
             if type(child) is nn.Embedding and child.weight is tied:
                 setattr(module, name, _Int8Embedding(small.lm_head, child.weight.dtype))
-    return small
+    return small.eval()

@@ -103,5 +103,6 @@ def test_a_shared_copy_has_the_weights_and_leaves_the_model_alone():
     assert model.training and kinds == [type(m) for m in model.modules()] and not model._forward_hooks
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert {p.data_ptr() for p in other.parameters()} == {p.data_ptr() for p in model.parameters()}
-    assert isinstance(small.lm_head, _Int8Linear) and not small.training and small.transformer.h[0].mlp._forward_hooks
+    assert isinstance(small.lm_head, _Int8Linear) and small.transformer.h[0].mlp._forward_hooks
+    assert not any(module.training for module in small.modules())
     assert small.transformer.ln_f.weight is model.transformer.ln_f.weight

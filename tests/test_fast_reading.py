@@ -286,7 +286,7 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
     from gpt2_book.workshop import reading as one_read
     from gpt2_book.workshop.words import int8_products
 
-    monkeypatch, seen, asked, idx = pytest.MonkeyPatch(), [], [], torch.arange(5)[None]
+    monkeypatch, seen, turned, asked, idx = pytest.MonkeyPatch(), [], [], [], torch.arange(5)[None]
     model = int8(tiny_gpt(torch.float32))
     layers = [m for m in model.modules() if type(m) is _Int8Linear]
     expected = model.generate(idx, 6, temperature=0)
@@ -301,6 +301,7 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
 
     def watched(*args):
         seen.append({layer.few for layer in layers})
+        turned.append(sum("few" in vars(layer) for layer in layers))
         return step(*args)
 
 
@@ -312,8 +313,9 @@ def test_a_compiled_step_multiplies_by_int8_in_the_way_that_was_measured():
                 monkeypatch.setattr(module, "choices", lambda way=way: Answer(way))
             assert torch.equal(model.generate(idx, 6, temperature=0, compile=True), expected)
             assert seen == [{product}] * 5, "each matrix, in each step"
+            assert turned == [0 if way == "loop" else len(layers)] * 5, "the loop is what the layer does by itself"
             assert not any("few" in vars(layer) for layer in layers), "nothing is left"
-            seen.clear()
+            seen.clear(), turned.clear()
         compiled = [ways for question, ways in asked if "int8" in question and "compiled" in question]
         assert compiled and all(ways == int8_products(torch.float32, compiled=True) for ways in compiled)
     finally:
@@ -384,6 +386,34 @@ def test_the_attention_of_one_query_goes_by_the_cpu_where_it_is_not_measured():
     assert not own(torch.bfloat16, "avx512_bf16") and not own(torch.bfloat16, "amx_tile")
     assert own(torch.float16) and own(torch.float16, "avx512_bf16", "amx_tile")
     assert not own(torch.float16, "amx_fp16") and not own(torch.float32)
+
+
+# ../nbs/68_fast_reading.ipynb #c94b6750
+def test_the_attention_of_one_query_is_measured_where_the_two_ways_differ():
+    from unittest.mock import patch
+
+    from gpt2_book.workshop import fast_reading as fast
+
+
+    class Own:
+        def fastest(self, question, ways):
+            for work in ways.values():
+                torch.testing.assert_close(work(), ways["PyTorch"]())
+            asked.append(question)
+            return "own"
+
+
+    plain = patch.multiple(fast, choices=Own, _compiled_attention=lambda attend: torch.compile(attend, backend="eager"))
+    for dtype, compiled, differ in (
+        (torch.float32, True, True), (torch.float32, False, False), (torch.float64, True, False),
+        (torch.bfloat16, True, True), (torch.bfloat16, False, True),
+    ):  # fmt: skip
+        model, asked = tiny_gpt(dtype), []
+        with plain, patch("gpt2_book.workshop.fast_reading.best_product", lambda *args, **how: "linear"), patch(
+            "gpt2_book.workshop.fast_reading.best_threads", lambda *args: None
+        ):
+            ways = fast._find_ways(model, list(model.modules()), 1, compiled=compiled, large=True)
+        assert ways.attend_one == differ == len(asked), (dtype, compiled)
 
 
 # ../nbs/68_fast_reading.ipynb #daa61de0

@@ -43,6 +43,7 @@ def test_int4_equals_the_model_with_its_matrices_rounded(dtype, group, bias):
     text = small.generate(idx, 30, temperature=0)  # beyond the context
     assert torch.equal(text[:, :9], idx) and text.shape == (3, 39)
     assert model.lm_head.weight is model.transformer.wte.weight, "the model itself stays"
+    assert not any(module.training for module in small.modules())
 
 
 def test_rounding_to_four_bits_errs_by_half_a_step():

@@ -41,6 +41,7 @@ def test_a_packed_model_reads_as_the_model_does(dtype, how):
         off = (mine - expected).std() / expected.std()
         assert off < (1e-5 if dtype == torch.float32 else 0.05), f"{off:.2g} of their std"
     assert type(model.lm_head) is torch.nn.Linear, "the model is as it was"
+    assert not any(module.training for module in fast.modules())
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.compiles)])

@@ -37,15 +37,15 @@ def _attend_one(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, **how,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's attention, but one query in 16 bits on a CPU is computed in float32, in two
-    loops where it is compiled.
+    """PyTorch's attention, but one query in up to 32 bits on a CPU is computed in float32,
+    in two loops where it is compiled.
 
     Shapes:
         q (B, H, T, D), k and v (B, H, S, D); returns (B, H, T, D)
     """
     # compiled, it may be a question about a length
     is_causal = True if is_causal else False
-    plain = q.element_size() != 2 or q.device.type != "cpu" or q.size(2) != 1
+    plain = q.element_size() > 4 or q.device.type != "cpu" or q.size(2) != 1
     numbers = attn_mask is not None and attn_mask.dtype != torch.bool
     if plain or numbers or dropout_p or how or (is_causal and k.size(2) > 1):
         how |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
@@ -115,7 +115,8 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
         found, eights = (
             {shape: best_product(layers, rows, like.dtype, compiled=compiled)
              for shape, layers in alike.items()} for alike in (linear, whole))
-        own = size == 2 and _attention_pays(model.config, rows, like.dtype, compiled)
+        differ = size == 2 or (compiled and size == 4)
+        own = differ and _attention_pays(model.config, rows, like.dtype, compiled)
     return Ways(rows, found, "linear", own, threads, many, eights, compiled)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
@@ -131,19 +132,19 @@ def _attention_pays(config: Any, rows: int, dtype: torch.dtype, compiled: bool) 
     """Is ``_attend_one`` faster here than PyTorch's attention?"""
     H, D, S = config.n_head, config.n_embd // config.n_head, 256
     q, k, v = (torch.ones(rows, H, n, D, dtype=dtype) for n in (1, S, S))
-    own = _compiled_attention() if compiled else _attend_one
     kept = torch.float32 if not compiled else dtype  # as the cache keeps them
+    prepared = _compiled_attention if compiled else lambda attend: attend
     ways: dict[str, Callable[[], object]] = {
-        "PyTorch": partial(F.scaled_dot_product_attention, q, k, v),
-        "own": partial(own, q, k.to(kept), v.to(kept))}
+        "PyTorch": partial(prepared(F.scaled_dot_product_attention), q, k, v),
+        "own": partial(prepared(_attend_one), q, k.to(kept), v.to(kept))}
     question = (f"one query, {rows} x {H} x {S} x {D}, {str(dtype).removeprefix('torch.')}, "
                 f"{torch.get_num_threads()} threads" + ", compiled" * compiled)
     return choices().fastest(question, ways) == "own"
 
 
 @once
-def _compiled_attention() -> Callable[..., Tensor]:
-    return torch.compile(_attend_one, dynamic=True)
+def _compiled_attention(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(attend, dynamic=True)
 
 # %% ../../nbs/68_fast_reading.ipynb #78ba16da
 def _multiply_few(ways: Ways, x: Tensor, weight: Tensor,
@@ -204,7 +205,7 @@ def _compiled_step(device: str) -> Callable[..., Tensor]:
     import torch._dynamo.config as dynamo  # takes a second to load
 
     how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
-        "dynamic": True}
+        "dynamic": True, "options": {"size_asserts": False}}  # guards ask for the shapes
     # torch 2.6, whose compiler looks through function modes
     new = hasattr(dynamo, "recompile_limit")
     step = torch.compile(_decode_one_fast if new else _decode_one_plain, fullgraph=True,
@@ -235,7 +236,8 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
 def _quicken_int8(layer: Any, ways: Ways, few: str | None) -> Callable[[], object] | None:
     """The same for a layer in int8; ``few`` names the product of few rows, if asked."""
     own, name = layer.__dict__, "few" if ways.compiled else "forward"
-    if name in own or few in (None, "own", "loop") and ways.many == "linear":
+    usual = few in (None, "own", "loop") and (ways.compiled or ways.many == "linear")
+    if name in own or usual:
         return None
 
     def forward(x: Tensor) -> Tensor:
@@ -246,7 +248,7 @@ def _quicken_int8(layer: Any, ways: Ways, few: str | None) -> Callable[[], objec
         y = INT8_PRODUCTS[few](x, layer.weight, layer.scale)
         return (y if layer.bias is None else y + layer.bias).to(x.dtype)
 
-    own[name] = INT8_PRODUCTS[few or "loop"] if ways.compiled else forward
+    own[name] = INT8_PRODUCTS[few] if ways.compiled else forward
     return partial(own.pop, name, None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6

@@ -101,7 +101,7 @@ def int4(model: nn.Module, *, group: int = 32) -> nn.Module:
         raise RuntimeError(f"int4 needs torch 2.6 or newer, not {torch.__version__}")
     if group not in (32, 64, 128, 256):
         raise ValueError(f"group must be 32, 64, 128 or 256, not {group}")
-    small: Any = _shared_copy(model).eval()
+    small: Any = _shared_copy(model)
     tied = small.lm_head.weight
     parts = [(module, name, child) for module in list(small.modules())
              for name, child in module.named_children()]
@@ -113,7 +113,7 @@ def int4(model: nn.Module, *, group: int = 32) -> nn.Module:
             setattr(module, name, _Int4Linear(child, group))
         elif type(child) is nn.Embedding and child.weight is tied:
             setattr(module, name, _Int4Embedding(tied, group))
-    return small
+    return small.eval()
 
 
 def _check(name: str, weight: Tensor, group: int) -> None:

@@ -76,9 +76,9 @@ def packed(model: nn.Module) -> nn.Module:
         if not can_onednn(weight.dtype):
             raise ValueError(f"oneDNN does not multiply {weight.dtype} on this CPU, "
                              f"the type of {name}")
-    copy: Any = _shared_copy(model).eval()
+    copy: Any = _shared_copy(model)
     for module in list(copy.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, _PackedLinear(child))
-    return copy
+    return copy.eval()
