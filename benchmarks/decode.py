@@ -99,6 +99,7 @@ def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, 
     rows, fns = [], ways(dtype, device)
     for batch in batches:
         for prompt in prompts:
+            torch.compiler.reset()  # each as in a program of its own: a second shape would leave both open
             idx = torch.randint(50257, (batch, prompt), device=device)
             slow = batch * prompt > 100
             clocks = {way: Clock(generate, idx, 2 if way == "no cache" and slow else n) for way, generate in fns.items()}

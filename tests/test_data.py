@@ -176,7 +176,7 @@ def test_a_state_of_other_settings_is_refused_and_the_difference_named():
 
 # ../nbs/02_data.ipynb #e344a92d
 def test_epochs_and_seeds_give_different_orders_that_never_change():
-    assert epoch_order(8, seed=1, epoch=0).tolist() == [6, 3, 7, 1, 4, 0, 2, 5]
+    assert epoch_order(8, seed=1, epoch=0).tolist() == [6, 3, 7, 1, 4, 0, 2, 5]  # of this draw
     orders = {tuple(epoch_order(50, seed=seed, epoch=epoch)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16 and all(sorted(order) == list(range(50)) for order in orders)
     first = Counter(int(epoch_order(5, seed=0, epoch=epoch)[0]) for epoch in range(2000))

@@ -182,10 +182,8 @@ class _ReadFast(TorchFunctionMode):
         return func(*args, **kwargs)
 
 # %% ../../nbs/68_fast_reading.ipynb #68b00014
-def _decode_one_fast(
-    model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None, cache: KVCache,
-    ways: Ways,
-) -> Tensor:  # fmt: skip
+def _decode_one_fast(model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None,
+                     cache: KVCache, ways: Ways) -> Tensor:
     """``decode_one`` for the compiler, in the ways that suit a few rows."""
     with _ReadFast(ways):
         return decode_one(model, idx, where, allowed, cache)
