@@ -246,7 +246,7 @@ def _quicken_int8(layer: Any, ways: Ways, few: str | None) -> Callable[[], objec
         y = INT8_PRODUCTS[few](x, layer.weight, layer.scale)
         return (y if layer.bias is None else y + layer.bias).to(x.dtype)
 
-    own[name] = INT8_PRODUCTS[few] if ways.compiled else forward
+    own[name] = INT8_PRODUCTS[few or "loop"] if ways.compiled else forward
     return partial(own.pop, name, None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6
