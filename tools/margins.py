@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import importlib.machinery
 import inspect
@@ -25,6 +26,7 @@ from pathlib import Path
 SHIFT, TRACED, FILE = "VARY_SHIFT", "VARY_TRACED", "VARY_FILE"  # added to seeds; whether nothing is compiled; where to
 NAME = "__margins__"  # of the recorder, which every module sees
 DRAWN = "# of this draw"  # at the end of an assertion that is left out with other seeds
+CHOSEN = "# this very one"  # at the end of a line that draws with its own seed also then
 SMALL = 0.01  # a float that must stay below a literal up to this stays within a tolerance
 CALLS = 200  # of one comparison, told apart: in a loop each turn has a margin of its own
 COMPARISONS: dict[type, tuple[str, Callable]] = {
@@ -74,15 +76,18 @@ class Instrument(ast.NodeTransformer):
         return ast.copy_location(ast.Call(function, [*handed, *sides], []), test)
 
 
-def without_facts(code: str) -> str:
-    """Return a cell with `pass` in place of each assertion marked `# of this draw`, every other line where it was."""
+def for_other_seeds(code: str) -> str:
+    """Return a cell with `pass` in place of each assertion marked `# of this draw`, and with the seeds as they stand in each
+    line marked `# this very one`; every other line where it was.
+    """
     lines = code.split("\n")
-    if not any(line.endswith(DRAWN) for line in lines):
+    if not any(line.endswith((DRAWN, CHOSEN)) for line in lines):
         return code
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Assert) and lines[node.end_lineno - 1].endswith(DRAWN):
             lines[node.lineno - 1 : node.end_lineno] = [" " * node.col_offset + "pass", *[""] * (node.end_lineno - node.lineno)]
-    return "\n".join(lines)
+    kept = rf"\1with __import__('builtins').{NAME}.seeds_as_they_stand(): "
+    return "\n".join(re.sub(r"^( *)", kept, line) if line.endswith(CHOSEN) else line for line in lines)
 
 
 def numbers(value: object):
@@ -113,6 +118,15 @@ class Recorder:
         self.notes: list[dict] = []
         self.calls: dict[tuple, int] = {}
         self.cells: dict[str, int] = {}  # a cell's file in the kernel -> its number in the notebook
+        self.still = False  # no seed is moved
+
+    @contextlib.contextmanager
+    def seeds_as_they_stand(self):
+        self.still = True
+        try:
+            yield
+        finally:
+            self.still = False
 
     def compare(self, line: int, column: int, text: str, signs: Sequence[str], literal: Sequence[bool], *sides: object):
         file = sys._getframe(1).f_code.co_filename
@@ -211,6 +225,8 @@ def shift_seeds(by: int) -> None:
     import torch
 
     def moved(seed):
+        if getattr(getattr(builtins, NAME, None), "still", False):
+            return seed
         if isinstance(seed, int | np.integer):
             return (int(seed) + by) % 2**32 if 0 <= seed < 2**32 else int(seed) + by
         if isinstance(seed, str):
@@ -304,7 +320,7 @@ COMPILING: set[str] = set()  # tests that mention the compiler
 def _instrumented(data: bytes, path: str) -> types.CodeType:
     code = data.decode()
     if int(os.environ.get(SHIFT, 0)):
-        code = without_facts(code)
+        code = for_other_seeds(code)
     return compile(Instrument().visit(ast.parse(code)), path, "exec", dont_inherit=True)
 
 

@@ -10,7 +10,8 @@ Each variation runs in a process of its own. What is measured of an assertion:
 `room` puts both on one scale: the smallest margin in spreads, or how often five times what was used fits into the tolerance.
 Below 1 an assertion is close to failing. Of equalities and of integers that stay the same, only failures are reported.
 With other seeds, what another process draws (`!gpt2-book`) stays as it is, and an assertion marked `# of this draw` is left out:
-it guards a fact of the page's own texts or numbers, which the page tells as such, and no claim about others.
+it guards a fact of the page's own texts or numbers, which the page tells as such, and no claim about others. A line marked
+`# this very one` draws what it draws with its own seed: a page's example, which others are not like.
 Under other kernels nothing is compiled: the compiler writes for the real CPU, so `torch.compile` runs its graph as it is, and a
 failing cell that compiles is left out.
 """
@@ -38,7 +39,7 @@ TOOLS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TOOLS))
 
 import run_notebooks
-from margins import FILE, SHIFT, TRACED, without_facts
+from margins import FILE, SHIFT, TRACED, for_other_seeds
 
 STEP = 7919  # between one variation's seeds and the next one's: larger than the seeds that a chapter counts through
 KERNELS = {"default": "COMPATIBLE", "avx2": "AVX2", "avx512": "AVX512"}  # PyTorch's name -> MKL's
@@ -106,7 +107,7 @@ def run_notebook(path: Path, variation: Variation, root: Path) -> Run:
     run, nb = Run(variation), run_notebooks.prepare(path)
     for n, cell in enumerate(nb.cells, 1):
         if cell.cell_type == "code" and cell.source.strip():
-            cell.source = (without_facts(cell.source) if variation.shift else cell.source) + f"\n# cell {n}"
+            cell.source = (for_other_seeds(cell.source) if variation.shift else cell.source) + f"\n# cell {n}"
     begin = f"import sys; sys.path.append({str(TOOLS)!r}); import margins; margins.start(get_ipython())"
     nb.cells = [new_code_cell(begin), *nb.cells, new_code_cell("import margins; margins.save()")]
     with tempfile.TemporaryDirectory() as folder:

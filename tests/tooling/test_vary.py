@@ -143,8 +143,25 @@ def test_a_file_of_tests(tmp_path):
 
 def test_a_fact_of_the_draw_is_left_out_and_nothing_moves():
     code = "if x:\n    assert a < b  # of this draw\nassert (c <\n        d)  # of this draw\nassert e < f"
-    assert margins.without_facts(code) == "if x:\n    pass\npass\n\nassert e < f"
-    assert margins.without_facts("!ls\nassert a") == "!ls\nassert a"
+    assert margins.for_other_seeds(code) == "if x:\n    pass\npass\n\nassert e < f"
+    assert margins.for_other_seeds("!ls\nassert a") == "!ls\nassert a"
+
+
+def test_an_example_is_drawn_with_its_own_seed(tmp_path):
+    cell = new_code_cell("""import random, torch
+
+def drawn():
+    return random.Random("one").random()  # this very one
+
+first, other = drawn(), random.Random("one").random()
+g = torch.Generator().manual_seed(0)  # this very one
+assert abs(first - 0.9399342226745768) < 1e-9 and abs(torch.rand((), generator=g).item() - 0.4962565898895264) < 1e-7
+assert abs(other - 0.9399342226745768) < 1e-9, 'another one'""")
+    path = tmp_path / "one.ipynb"
+    path.write_text(nbformat.writes(new_notebook(cells=[cell])), encoding="utf-8")
+    both = [vary.run_notebook(path, way, path.parent) for way in (AS_IT_IS, OTHER)]
+    assert both[0].failures == []
+    assert [where.partition(":")[0] for where, _ in both[1].failures] == ["cell 1, line 9"]
 
 
 def test_wrong_options_are_refused(capsys):
