@@ -10,6 +10,7 @@ frameworks may crash, and Windows has none: there, and where a kernel wants anot
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -132,6 +133,7 @@ def _serve(channel: socket.socket, imports: Sequence[str]) -> None:
     for name in imports:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()  # a kernel need not look through what was imported, which would also copy its pages, least of all when it ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl+C is for whoever runs the notebooks
     while True:
         data, files, _, _ = socket.recv_fds(channel, 65536, 1)
