@@ -89,8 +89,8 @@ if __name__ == "__main__":
 '''
 
 
-def launch(program, n, *args, agent=False, timeout=300):
-    """Run a program in n ranks, by torchrun or without its agent; return exit codes and what they said.
+def begin(program, n, *args, agent=False):
+    """Start a program in n ranks, by torchrun or without its agent; return the processes to wait for.
 
     Without the agent the ranks meet at a store of this process, which keeps its port as long as they live.
     """
@@ -106,12 +106,22 @@ def launch(program, n, *args, agent=False, timeout=300):
         mine |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 opens no other
         command = [sys.executable, *how, str(program), *map(str, args)]
         jobs.append(subprocess.Popen(command, env=env if agent else env | mine, stderr=subprocess.PIPE, text=True))
+    jobs[0].store = store
+    return jobs
+
+
+def end(jobs, timeout=300):
+    """Wait for processes; return their exit codes and what they said."""
     try:
         said = [job.communicate(timeout=timeout)[1] for job in jobs]
     finally:
         for job in jobs:
             job.kill()
     return [job.returncode for job in jobs], "\n".join(said)
+
+
+def launch(*args, **how):
+    return end(begin(*args, **how))
 
 
 # ../nbs/85_sharded.ipynb #e790b9b3
@@ -306,7 +316,16 @@ def job(tmp_path):
     return tmp_path / "job.py", runpy.run_path(str(tmp_path / "job.py"))["recipe"]
 
 
-def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, tmp_path):
+@pytest.fixture
+def hanging(job, tmp_path):
+    """A job of two ranks, one of which goes to sleep; it waits while others run."""
+    jobs = begin(job[0], 2, tmp_path / "hung", "hangs", "ddp", agent=True)
+    yield jobs
+    jobs[0].terminate()
+    jobs[0].wait()
+
+
+def test_a_rank_that_dies_or_hangs_in_a_checkpoint_ends_the_job_which_then_resumes(hanging, job, tmp_path):
     program, recipe = job
     codes, said = launch(program, 2, tmp_path / "run", "dies", "fsdp", agent=True)
     assert codes[0] != 0
@@ -325,10 +344,7 @@ def test_a_rank_that_dies_in_a_checkpoint_ends_the_job_which_then_resumes(job, t
     one, two = (GPT.from_pretrained(tmp_path / name / "model") for name in ("calm", "run"))
     for (name, a), b in zip(one.named_parameters(), two.parameters()):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-3, msg=name)
-
-
-def test_a_rank_that_hangs_ends_the_job_when_the_time_is_up(job, tmp_path):
-    codes, said = launch(job[0], 2, tmp_path / "run", "hangs", "ddp", agent=True)
+    codes, said = end(hanging)
     assert codes[0] != 0  # rank 1 would have slept on
     assert "rank 0 of 2 stops" in said and "imed out" in said, said[-3000:]
 

@@ -65,6 +65,23 @@ def test_a_prompt_keeps_its_lines_and_its_letters():
     assert run("generate", "x", "--max-new-tokens", 0).stdout == "x\n"
 
 
+# ../nbs/95_shell.ipynb #8e0b51e1
+def test_what_is_imported_for_the_first_time_is_not_searched_for_garbage():
+    ask = "from gpt2_book.workshop.shell import first_import, load; import gc"
+    end = "with first_import(): import json; print(gc.isenabled()); print(gc.get_freeze_count())"
+    first = f"{ask}; load('shakespeare'); print(gc.isenabled(), gc.get_freeze_count(), sep='\\n')"
+    lines = subprocess.run([sys.executable, "-c", f"{first}\n{end}"], capture_output=True, text=True, check=True)
+    before, frozen, inside, after = lines.stdout.split()
+    assert before == inside == "True" and int(frozen) > 100_000
+    assert int(after) <= int(frozen)  # a second time it has nothing to do
+
+
+def test_a_command_ends_without_a_last_search():
+    look = "import atexit, gc; atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 1000));"
+    out, _ = start("--version", first=look, text=True).communicate(timeout=300)
+    assert out.split()[-2:] == ["frozen:", "True"]
+
+
 # ../nbs/95_shell.ipynb #490ded7d
 def test_what_can_be_refused_is_refused_before_the_weights_are_read(tmp_path, monkeypatch):
     import torch

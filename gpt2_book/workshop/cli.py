@@ -69,6 +69,7 @@ def _in_a_line(message: Warning | str, *_, **__) -> str:
 
 def main() -> None:
     """Run the command line."""
+    import gc
     import logging
     import warnings
 
@@ -79,6 +80,7 @@ def main() -> None:
         app()
     finally:
         let_go()
+        gc.freeze()  # at the end Python would search all of PyTorch for garbage
 
 # %% ../../nbs/90_command_line.ipynb #f82b1238
 def _held_out_text(model: str) -> tuple[str, str]:
@@ -133,8 +135,7 @@ def _score_text(gpt, tokenizer, text: str, *, stride: int | None, progress: bool
     T, ids = gpt.config.block_size, encode(tokenizer, text, special)
     with _counting(gpt, len(window_starts(len(ids) - 1, T, stride or T)), progress):
         found = evaluate_text(gpt, tokenizer, ids, stride=stride)
-    names = ["bits_per_byte", "nats_per_token", "standard_error", "perplexity"]
-    names += ["tokens", "bytes"]
+    names = "bits_per_byte nats_per_token standard_error perplexity tokens bytes".split()
     values = {name: getattr(found, name) for name in names}
     return str(found), values | {"stride": stride or T, "block_size": T}
 
@@ -206,8 +207,7 @@ def evaluate(
     Without a text it is the part of a run's text that was held out, the end of Tiny
     Shakespeare, or for stories a hundred that were held out.
     """
-    others = (text, file, stride, special)
-    if choices and others != (None,) * 4 or limit and not choices:
+    if choices and (text, file, stride, special) != (None,) * 4 or limit and not choices:
         how = "excludes a text, --file, --stride and --special; --limit is for --choices"
         raise typer.BadParameter(f"--choices {how}")
     scored = None if choices else read_text(text, file)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Optional
 import typer
 from typer import Option
 
-from .shell import Progress, costs_of, load, model_names
+from .shell import Progress, costs_of, first_import, load, model_names
 from .writing import write_texts
 
 
@@ -224,7 +224,8 @@ def _settle(config: Path | None, out: Path, words: list[str], *, start: str | No
             setting under two names.
         ValueError: naming the file where a setting is wrong, or what does not go together.
     """
-    from gpt2_book.workshop.recipes import Recipe, read_recipe
+    with first_import():
+        from gpt2_book.workshop.recipes import Recipe, read_recipe
 
     llama = _list_settings(Recipe.of({"architecture": "llama"}))
     given = _read_settings(words, llama | _list_settings(Recipe()))

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/95_shell.ipynb #f1f3f9a8
 import errno
+import gc
 import math
 import os
 import re
@@ -345,6 +346,19 @@ def costs_of(config: Any) -> _Costs:
     return _Costs(counts, llama_flops(config), 16 * sum(counts.values()), 2 * L * keys,
                   V * C + inner, V + L * rows, table)
 
+# %% ../../nbs/95_shell.ipynb #53524f5d
+@contextmanager
+def first_import() -> Iterator[None]:
+    """Import PyTorch without searches for garbage, also in what came, later on."""
+    if new := "torch" not in sys.modules:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if new:
+            gc.freeze()
+            gc.enable()
+
 # %% ../../nbs/95_shell.ipynb #14e488c1
 def load(model: str, *, dtype: str = "float32", int8: bool = False, int4: bool = False,
          device: str = "auto", first: Callable[..., object] | None = None):  # fmt: skip
@@ -359,24 +373,23 @@ def load(model: str, *, dtype: str = "float32", int8: bool = False, int4: bool =
         ValueError: when the device cannot be used, or not for int4, or the model is
             damaged.
     """
-    import torch
+    with first_import():
+        import torch
 
-    from gpt2_book import decoding, modern
-    from gpt2_book.model import GPT
-    from gpt2_book.workshop.tokenizer_files import load_tokenizer
-    from gpt2_book.training import choose_device
+        from gpt2_book import decoding, modern
+        from gpt2_book.model import GPT
+        from gpt2_book.training import choose_device
+        from gpt2_book.workshop.tokenizer_files import load_tokenizer
 
     if int8 and int4:
-        one = "the matrices can be kept in one of them"
-        raise typer.BadParameter(f"--int8 and --int4: {one}")
+        raise typer.BadParameter("--int8 and --int4: a matrix can be kept in one of them")
     place, model = choose_device(device), settle_model(model)
     if int4 and place.type != "cpu":
         raise ValueError(f"--int4 is for a CPU (--device cpu), not for {place}")
     tokenizer = load_tokenizer(model)
     if first is not None:
         first(tokenizer)
-    ours, its = tokenizer.vocab_size, shape_of(model)["vocab_size"]
-    if ours > its:
+    if (ours := tokenizer.vocab_size) > (its := shape_of(model)["vocab_size"]):
         raise ValueError(f"the tokenizer has {ours} tokens, the model {its}")
     kind = modern.Llama if is_llama(model) else GPT
     gpt = kind.from_pretrained(model, dtype=getattr(torch, dtype), device=place)
