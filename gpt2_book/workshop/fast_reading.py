@@ -321,9 +321,9 @@ class FastLogits(CachedLogits):
     def read_one(self, new: Tensor, attention_mask: Tensor | None, ways: Ways) -> Tensor:
         """Read the next token (B, 1) by the compiled step."""
         assert self.cache is not None
-        # a slice of a text has strides of that text's length
-        new = new.clone(memory_format=torch.contiguous_format)
         where, allowed = places(new, attention_mask, self.cache)
+        # slices of a text have that text's strides, for which it would be compiled anew
+        new, where = (x.clone(memory_format=torch.contiguous_format) for x in (new, where))
         if on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
         with decoding(self.model, self.modules, ways=ways):

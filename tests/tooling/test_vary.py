@@ -126,7 +126,7 @@ def test_two():
     torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.0 + 2**-20), rtol=0, atol=2**-18)
 
 def test_three():
-    assert torch.compile(torch.nn.Linear(2, 2)).nothing_of_the_sort
+    assert torch is None and torch.compile(torch.relu)
 """
 
 
