@@ -476,11 +476,12 @@ def _finish(nb: NotebookNode) -> list[str]:
 
 
 def longest_first(paths: Sequence[Path], notebooks: Mapping[Path, NotebookNode]) -> list[Path]:
-    """Return the notebooks that train before the others, and of each kind the later chapters first: they take longest."""
+    """Return the notebooks that train or compile before the others, and of each kind the later ones first: they take longest."""
 
     def rank(place: int) -> tuple[bool, int]:
         shown = [cell for cell in notebooks[paths[place]].cells if not {"tested", "exported"} & {*cell.metadata.get("tags", [])}]
-        return not any(cell.cell_type == "code" and TRAINS.search(cell.source) for cell in shown), -place
+        code = [cell.source for cell in shown if cell.cell_type == "code"]
+        return not any(TRAINS.search(source) or COMPILES.search(source) for source in code), -place
 
     return [paths[place] for place in sorted(range(len(paths)), key=rank)]
 

@@ -105,16 +105,17 @@ def test_notebooks_run_by_name(tmp_path, capsys):
         run_notebooks.main([str(tmp_path / "none.ipynb")])
 
 
-def test_notebooks_that_train_come_first():
+def test_notebooks_that_train_or_compile_come_first():
     """A cell of the text decides: what a class to keep or a folded test does, takes no time or little."""
     sources = {"first": "x = 1", "test": "#| test\nloss.backward()", "tells": "print('train the model')", "late": "train(model)"}
+    sources |= {"fast": "step = torch.compile(f)"}
     sources |= {"kept": "#| export\ndef go():\n    loss.backward()", "loop": "for x in rows:\n    loss(x).backward()"}
     paths, notebooks = [Path(f"nbs/{name}.ipynb") for name in sources], {}
     for path in paths:
         notebook = new_notebook(cells=[new_code_cell(sources[path.stem])])
         notebooks[path] = run_notebooks.prepare(path, nbformat.writes(notebook))
     order = [path.stem for path in run_notebooks.longest_first(paths, notebooks)]
-    assert order == ["loop", "late", "kept", "tells", "test", "first"]
+    assert order == ["loop", "fast", "late", "kept", "tells", "test", "first"]
 
 
 @pytest.mark.skipif(not warm_kernels.POSSIBLE, reason="kernels are forked on Linux alone")
