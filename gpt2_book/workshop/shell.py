@@ -349,8 +349,8 @@ def costs_of(config: Any) -> _Costs:
 # %% ../../nbs/95_shell.ipynb #53524f5d
 @contextmanager
 def first_import() -> Iterator[None]:
-    """Import PyTorch without searches for garbage, also in what came, later on."""
-    if new := "torch" not in sys.modules:
+    """Import PyTorch with no search for garbage, and keep later ones out of what came."""
+    if new := "torch" not in sys.modules and gc.isenabled():
         gc.disable()
     try:
         yield
