@@ -542,3 +542,21 @@ def test_the_compiled_step_equals_the_plain_one():
     for end in range(5, 25):
         torch.testing.assert_close(fast(idx[:, :end]), plain(idx[:, :end]), rtol=0, atol=1e-4)
     assert model.generate(idx[:, :5], 25, temperature=0, compile=True).shape == (1, 30)  # beyond the context
+
+
+def test_a_compiled_step_is_given_no_slice_of_a_text(monkeypatch):
+    from gpt2_book.workshop import fast_reading
+
+    model, given = tiny_gpt(torch.float32, n_layer=1), []
+
+    def step(model, idx, where, *rest):
+        given.extend((idx, where))
+        return fast_reading._decode_one_plain(model, idx, where, *rest)
+
+    monkeypatch.setattr(fast_reading, "_compiled_step", lambda device: step)
+    idx, mask = torch.arange(14).view(2, 7), torch.arange(7) >= torch.tensor([0, 2])[:, None]
+    reader = FastLogits(model, compile=True)
+    for end in (5, 6, 7):
+        reader(idx[:, :end], attention_mask=mask[:, :end])
+    assert len(given) == 4
+    assert all(x.is_contiguous() and x.storage_offset() == 0 and x.shape == (2, 1) for x in given)

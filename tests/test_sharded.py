@@ -106,7 +106,7 @@ def begin(program, n, *args, agent=False):
         mine |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}  # rank 0 opens no other
         command = [sys.executable, *how, str(program), *map(str, args)]
         jobs.append(subprocess.Popen(command, env=env if agent else env | mine, stderr=subprocess.PIPE, text=True))
-    jobs[0].store = store
+    jobs[0].store = store  # lives as long as they do
     return jobs
 
 
