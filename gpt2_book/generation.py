@@ -139,15 +139,26 @@ def stops_and_pad(stop_tokens: Sequence[int] | None, pad: int | None,
     return torch.tensor(ids, dtype=torch.long,
                         device=device), (ids or [0])[0] if pad is None else pad
 
+
+def _see_broken(logits: Tensor, t: int, stopped: Tensor, broke: Tensor, *,
+                patient: bool) -> Tensor:
+    """Refuse a row whose logits are no numbers, unless it has stopped. With patience, and
+    not on a CPU, note the first such step in ``broke``, (B,), and ask nothing.
+    """
+    broken = broken_rows(logits)
+    if patient and logits.device.type != "cpu":
+        return broke.where((broke >= 0) | stopped[:, 0] | ~broken, t)
+    if broken.any():
+        refuse_rows(broken & ~stopped[:, 0], t)
+    return broke
+
 # %% ../nbs/26_generation.ipynb #3035c1fa
 @torch.no_grad()
 def _steps(
     logits_of: Callable[..., Tensor], idx: Tensor, max_new_tokens: int,
-    mask: Tensor | None = None,
-    block_size: int | None = None, *, patient: bool = False,
-    stop_tokens: Sequence[int] = (),
-    stop_when: Callable[[Tensor], Tensor] | None = None, pad: int | None = None,
-    repetition_penalty: float = 1.0,
+    mask: Tensor | None = None, block_size: int | None = None, *, patient: bool = False,
+    stop_tokens: Sequence[int] = (), stop_when: Callable[[Tensor], Tensor] | None = None,
+    pad: int | None = None, repetition_penalty: float = 1.0,
     temperature: float = 1.0, generator: Generators = None, **filters: Any,
 ) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
     """Yield for each step the chosen tokens (B, 1) and the logits that they were chosen by
@@ -170,9 +181,7 @@ def _steps(
             logits = penalize_repetition(logits, text[:, :t], repetition_penalty,
                                          attention_mask=real)
         chosen, logits = choose_by(logits, temperature, generator, filters)
-        broke = broke.where((broke >= 0) | stopped[:, 0] | ~broken_rows(logits), t)
-        if not patient or logits.device.type == "cpu":
-            refuse_rows(broke >= 0, broke)
+        broke = _see_broken(logits, t, stopped, broke, patient=patient)
         text[:, t : t + 1] = chosen = chosen.masked_fill(stopped, filling)
         yield chosen, logits
         if len(stops):

@@ -515,10 +515,40 @@ def test_a_compiled_step_notices_what_became_of_the_model(without_a_compiler):
     assert (second - first).abs().max() > 0.1
     model.transformer.h[0].attn.attend = lambda q, k, v, **how: F.scaled_dot_product_attention(q, k, -v, **how)
     assert (compare() - second).abs().max() > 0.1  # another kernel
+    third = compare()
+    model.transformer.ln_f.eps = 0.5
+    assert (compare() - third).abs().max() > 0.1  # a setting
+    model.transformer.h[0].mlp.c_fc = torch.nn.Linear(16, 64, bias=False).requires_grad_(False)
+    fourth, graphs = compare(), torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    other = copy.deepcopy(model)
+    other.lm_head.weight.mul_(2)
+    torch.testing.assert_close(other.generate(idx, 2, compile=True, **how)[1], other.generate(idx, 2, **how)[1])
+    assert graphs["unique_graphs"] == before, "another model of this kind"
+    model.transformer.h[0].mlp.c_fc.__class__ = type("Negative", (torch.nn.Linear,), {
+        "forward": lambda self, x: -torch.nn.Linear.forward(self, x)})  # fmt: skip
+    assert (compare() - fourth).abs().max() > 0.1  # another class
     model.to(torch.bfloat16)
     compare()
     model.to(torch.float64)
     compare()
+
+
+@pytest.mark.parametrize("make", [lambda model: model, int8], ids=["as is", "int8"])
+def test_a_kind_is_the_same_in_the_middle_of_another_threads_step(make):
+    from gpt2_book.workshop.fast_reading import Ways, decoding
+    from gpt2_book.workshop.guards import kind_of
+
+    model = make(tiny_gpt(torch.float32, n_layer=1))
+    modules = [*model.modules()]
+    before, shapes = kind_of(modules), {(*m.weight.shape,) for m in modules if hasattr(m, "weight") and m.weight.ndim == 2}
+    turned = {name: set(vars(m)) for name, m in model.named_modules()}
+    for compiled in (False, True):
+        ways = Ways(1, {}, "blocks", True, many="blocks", whole=dict.fromkeys(shapes, "int8"), compiled=compiled)
+        with decoding(model, ways=ways):
+            changed = {name: set(vars(m)) for name, m in model.named_modules()} != turned
+            assert changed == (make is int8 or not compiled)
+            assert kind_of(modules) == before
 
 
 def test_the_reader_of_a_compiled_step_fits_the_call(without_a_compiler):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache as once
 from functools import partial
@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from ..sampling import Generators, choose
+from .guards import compile_step, for_a_step, hooked, hooks_of, kind_of
 from gpt2_book.workshop.kernels import (
     MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices, matrices_alike,
 )  # fmt: skip
@@ -183,32 +184,28 @@ class _ReadFast(TorchFunctionMode):
 
 # %% ../../nbs/68_fast_reading.ipynb #68b00014
 def _decode_one_fast(model: Any, idx: Tensor, where: Tensor, allowed: Tensor | None,
-                     cache: KVCache, ways: Ways) -> Tensor:
+                     cache: KVCache, ways: Ways, kind: str = "") -> Tensor:
     """``decode_one`` for the compiler, in the ways that suit a few rows."""
+    assert kind != "none"  # looked at, and so it has a guard
     with _ReadFast(ways):
         return decode_one(model, idx, where, allowed, cache)
 
 
 def _decode_one_plain(*args: Any) -> Tensor:
     """``decode_one`` for a compiler that cannot look through a function mode."""
-    return decode_one(*args[:-1])
+    return decode_one(*args[:-2])
 
 
 @once
 def _compiled_step(device: str) -> Callable[..., Tensor]:
     """Return ``decode_one`` compiled: for any length on a CPU, as one CUDA graph on a GPU.
 
-    Each kind of model, batch, mask and set of ways is compiled when it first comes.
+    Each sort of model, batch, mask and set of ways is compiled when it first comes.
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
-        "dynamic": True, "options": {"size_asserts": False}}  # guards ask for the shapes
-    # torch 2.6, whose compiler looks through function modes
-    new = hasattr(dynamo, "recompile_limit")
-    step = torch.compile(_decode_one_fast if new else _decode_one_plain, fullgraph=True,
-                         **how)
-    return dynamo.patch({"recompile_limit" if new else "cache_size_limit": 64})(step)
+    new = hasattr(dynamo, "recompile_limit")  # torch 2.6, which sees through function modes
+    return compile_step(_decode_one_fast if new else _decode_one_plain, device)
 
 # %% ../../nbs/68_fast_reading.ipynb #6fb1c2d4
 def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
@@ -227,7 +224,8 @@ def _quicken(module: Any, ways: Ways) -> Callable[[], object] | None:
         return None
     if ways.products.get((*module.weight.shape,), ways.other) == ways.many == "linear":
         return None
-    own["forward"] = lambda x: _multiply_few(ways, x, module.weight, module.bias)
+    own["forward"] = for_a_step(
+        lambda x: _multiply_few(ways, x, module.weight, module.bias))
     return partial(own.pop, "forward", None)
 
 
@@ -246,19 +244,19 @@ def _quicken_int8(layer: Any, ways: Ways, few: str | None) -> Callable[[], objec
         y = INT8_PRODUCTS[few](x, layer.weight, layer.scale)
         return (y if layer.bias is None else y + layer.bias).to(x.dtype)
 
-    own[name] = INT8_PRODUCTS[few or "loop"] if ways.compiled else forward
+    own[name] = INT8_PRODUCTS[few or "loop"] if ways.compiled else for_a_step(forward)
     return partial(own.pop, name, None)
 
 # %% ../../nbs/68_fast_reading.ipynb #70c3d5e6
 @contextmanager
 def decoding(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
+    model: nn.Module, modules: Iterable[nn.Module] | None = None, *,
     ways: Ways | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """A model for the time of one read: without dropout, and with layers that read fast.
 
     Args:
-        modules: all modules of the model, where the caller has a list of them.
+        modules: those that may want a change, where the caller knows them.
         ways: how the layers read; as ever without them.
     """
 
@@ -295,18 +293,20 @@ class FastLogits(CachedLogits):
                 p.data = p.data.contiguous()
         super().__init__(model, chunk=chunk, size=None if compile else size)
         self.compile, self.known = compile, dict[tuple, Ways]()
+        self.like = next(model.parameters())
+        self.kind = kind_of(self.modules) if compile else ""
+        self.hooks = hooks_of(self.modules)
 
     def ways(self, rows: int, compiled: bool) -> Ways:
         """How so many rows are read, found when it is first asked."""
-        like = next(self.model.parameters())
-        asked = rows, compiled, like.dtype, like.device, torch.get_num_threads()
+        asked = rows, compiled, self.like.dtype, self.like.device, torch.get_num_threads()
         if asked not in self.known:
             self.known[asked] = _find_ways(self.model, self.modules, rows, compiled=compiled,
                                           large=is_large(self.numbers * rows))
         return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        compiled = self.compile and new.size(1) == 1 and not _hooked(self.modules)
+        compiled = self.compile and new.size(1) == 1 and not hooked(self.hooks)
         ways = self.ways(len(new), compiled)
         with so_many_threads(ways.threads if new.size(1) == 1 else None):
             return (self.read_one(new, attention_mask, ways) if compiled else
@@ -323,12 +323,16 @@ class FastLogits(CachedLogits):
         assert self.cache is not None
         where, allowed = places(new, attention_mask, self.cache)
         # slices of a text have that text's strides, for which it would be compiled anew
-        new, where = (x.clone(memory_format=torch.contiguous_format) for x in (new, where))
-        if on_a_graph(new.device):
+        new = new.clone(memory_format=torch.contiguous_format)
+        if attention_mask is not None:
+            where = where.clone(memory_format=torch.contiguous_format)
+        if graph := on_a_graph(new.device):
             allowed = show_all(self.cache, allowed)
-        with decoding(self.model, self.modules, ways=ways):
-            step = _compiled_step(new.device.type)
-            return step(self.model, new, where, allowed, self.cache, ways).clone()
+        others = (m for m in self.modules if m.training or type(m) is _Int8Linear)
+        step = _compiled_step(new.device.type)
+        with decoding(self.model, others, ways=ways):
+            y = step(self.model, new, where, allowed, self.cache, ways, self.kind)
+        return y.clone() if graph else y  # the next step writes where a graph's stands
 
     def empty_cache(self, batch: int) -> KVCache:
         return _kept_cache(self, batch) if self.compile else self.new_cache(batch)
@@ -392,9 +396,3 @@ def _kept_cache(reader: FastLogits, batch: int) -> KVCache:
 def _leave(caches: list, entry: tuple[tuple, KVCache]) -> None:
     caches.append(entry)
     del caches[:-4]  # more would only hold memory
-
-
-def _hooked(modules: Sequence[nn.Module]) -> bool:
-    """Does anything listen to what the modules compute?"""
-    everywhere = torch.nn.modules.module._has_any_global_hook()
-    return everywhere or any(m._forward_hooks or m._forward_pre_hooks for m in modules)

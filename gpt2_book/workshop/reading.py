@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache as once
 from functools import partial
@@ -45,13 +45,13 @@ def out_of_training(module: nn.Module) -> Sequence[Callable[[], object]]:
 
 @contextmanager
 def reading(
-    model: nn.Module, modules: Sequence[nn.Module] | None = None, *,
+    model: nn.Module, modules: Iterable[nn.Module] | None = None, *,
     change: Callable[[nn.Module], Sequence[Callable[[], object]]] = out_of_training,
 ) -> Iterator[None]:  # fmt: skip
     """A model for the time of one read: without dropout. Left, it is as it was.
 
     Args:
-        modules: all modules of the model, where the caller has a list of them.
+        modules: those that may want a change, where the caller knows them.
         change: changes a module and returns what undoes it; nothing where it is changed
             already.
     """
