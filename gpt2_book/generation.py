@@ -5,6 +5,7 @@
 # %% ../nbs/26_generation.ipynb #e19c5f30
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -145,11 +146,10 @@ def _see_broken(logits: Tensor, t: int, stopped: Tensor, broke: Tensor, *,
     """Refuse a row whose logits are no numbers, unless it has stopped. With patience, and
     not on a CPU, note the first such step in ``broke``, (B,), and ask nothing.
     """
-    broken = broken_rows(logits)
     if patient and logits.device.type != "cpu":
-        return broke.where((broke >= 0) | stopped[:, 0] | ~broken, t)
-    if broken.any():
-        refuse_rows(broken & ~stopped[:, 0], t)
+        return broke.where((broke >= 0) | stopped[:, 0] | ~broken_rows(logits), t)
+    if not all(map(math.isfinite, logits.amax(-1).tolist())):
+        refuse_rows(broken_rows(logits) & ~stopped[:, 0], t)
     return broke
 
 # %% ../nbs/26_generation.ipynb #3035c1fa

@@ -160,7 +160,7 @@ def broken_rows(logits: Tensor) -> Tensor:
     """Say which rows of logits (B, V) hold NaN or infinity, or nothing but minus infinity,
     (B,).
     """
-    return ~(logits.amax(-1).abs() < float("inf"))  # true of NaN as well
+    return ~logits.amax(-1).isfinite()
 
 
 def refuse_rows(broken: Tensor, position: Tensor | int | None = None) -> None:
