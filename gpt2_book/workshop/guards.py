@@ -96,7 +96,8 @@ def _still_asked(guards: Sequence[Any]) -> list[bool]:
     """Say which guards a compiled step must ask at each call: a filter for a function of a
     ``model`` that is not in training and its ``kind``, by :func:`kind_of`.
     """
-    kind = any(guard.name == "kind" and guard.value and guard.guard_type == "CONSTANT_MATCH"
+    equal = "CONSTANT_MATCH", "EQUALS_MATCH"
+    kind = any(guard.name == "kind" and guard.value and guard.guard_type in equal
                for guard in guards)  # fmt: skip
     model = next((guard.value for guard in guards if guard.name == "model"), None)
     known = set(_names(model)) if kind and isinstance(model, nn.Module) else set()
