@@ -48,10 +48,11 @@ pdf: book
 	@echo "== Printing the book"
 	@$(BIN)/python tools/build_pdf.py
 
-# Several processes of one thread each: small tensors gain nothing from more threads.
+# Several processes of one thread each: small tensors gain nothing from more threads. A test that asks for more
+# waits for them asleep: a thread that spins would take the core from another process.
 test: $(READY)
 	@echo "== Running the tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
 
 # Asked before anything is installed: most machines have none.
 gpu:

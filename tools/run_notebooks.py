@@ -406,7 +406,8 @@ def _environment(root: Path, threads: int) -> dict[str, str]:
         "TQDM_DISABLE": "1",
         "NO_COLOR": "1",
     }
-    share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    # a cell that asks for more threads than there are quiet cores waits asleep, not spinning
+    share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | quiet
 
 
