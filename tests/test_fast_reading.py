@@ -534,6 +534,21 @@ def test_a_compiled_step_notices_what_became_of_the_model(without_a_compiler):
     compare()
 
 
+def test_a_model_changed_in_the_middle_of_a_text_harms_no_other(without_a_compiler):
+    import copy
+
+    other, idx = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), torch.arange(6)[None]
+    other.transformer.ln_f.bias.normal_()
+    model = copy.deepcopy(other)
+    reader = FastLogits(model, compile=True)
+    reader(idx[:, :4])
+    model.transformer.ln_f.bias = None
+    reader(idx[:, :5])  # compiled for what is no longer of the kind that the reader has found
+    fast, plain = FastLogits(other, compile=True), FastLogits(other)
+    for end in (4, 5, 6):
+        torch.testing.assert_close(fast(idx[:, :end]), plain(idx[:, :end]), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("make", [lambda model: model, int8], ids=["as is", "int8"])
 def test_a_kind_is_the_same_in_the_middle_of_another_threads_step(make):
     from gpt2_book.workshop.fast_reading import Ways, decoding

@@ -82,13 +82,26 @@ def test_what_a_graph_does_not_depend_on_makes_none():
 
 
 def test_what_is_lent_for_a_step_makes_none():
-    model = tiny()
-    first = kind(model)
-    model.lm_head.forward = for_a_step(lambda x: x)
-    model.lm_head.few = torch.nn.functional.linear
-    assert kind(model) == first
-    model.lm_head.forward = lambda x: x
-    assert kind(model) != first
+    from gpt2_book.decoding import int8
+
+    for model in (tiny(), int8(tiny())):
+        first = kind(model)
+        model.lm_head.forward = for_a_step(lambda x: x)
+        assert kind(model) == first
+        model.lm_head.few = torch.nn.functional.linear
+        assert (kind(model) == first) == hasattr(type(model.lm_head), "few")
+        model.lm_head.forward = lambda x: x
+        assert kind(model) != first
+
+
+def test_settings_are_told_apart_by_what_they_are():
+    kinds = set()
+    for eps in (0.0, -0.0, 0, False, None, "0", float("nan")):
+        model = tiny()
+        model.transformer.ln_f.eps = eps
+        kinds.add(kind(model))
+        assert kind(model) in kinds
+    assert len(kinds) == 7
 
 
 # ../nbs/19_guards.ipynb #19a00025
@@ -131,7 +144,36 @@ def test_guards_on_what_the_kind_does_not_speak_of_stay():
     torch._dynamo.reset()
     look(model, x, "")
     assert all(_still_asked(seen)), "without a kind all are asked"
+    seen.clear()
     torch._dynamo.reset()
+    model.layer.bias = None
+    look(model, x, kind(Model()))
+    assert all(_still_asked(seen)), "and with that of another model"
+    torch._dynamo.reset()
+
+
+class Lends(nn.Linear):
+    few = staticmethod(torch.relu)
+
+    def forward(self, x):
+        return self.few(super().forward(x))
+
+
+@filters
+def test_what_is_lent_to_a_layer_is_used():
+    torch._dynamo.reset()
+    model, x = nn.Sequential(Lends(3, 2)).requires_grad_(False), torch.ones(1, 3)
+    named, fast = kind(model), compiled()
+    try:
+        for few in (None, torch.tanh, torch.sin, None):
+            if few is None:
+                vars(model[0]).pop("few", None)
+            else:
+                model[0].few = few
+            assert kind(model) == named
+            torch.testing.assert_close(fast(model, x, named), model(x))
+    finally:
+        torch._dynamo.reset()
 
 
 CHANGED = {

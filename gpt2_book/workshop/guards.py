@@ -31,16 +31,23 @@ def for_a_step(forward: Callable[..., Tensor]) -> Any:
     return forward
 
 
+def _lent(module: nn.Module) -> set[str]:
+    """Name the attributes that may be there for the time of one step."""
+    marked = hasattr(vars(module).get("forward"), "for_a_step")
+    # `few` of a layer in int8, which its class has too
+    return {name for name, there in (("forward", marked), ("few", hasattr(type(module), "few")))
+            if there}
+
+
 def _says(module: nn.Module, number: Callable[[object], int]) -> Iterator[tuple]:
     """Yield what the kind of a model says of a module: where a part stands in it, the part's
-    name, and what it is.
+    name, and what it is. ``number`` says which one a part is.
     """
-    own = vars(module)
-    lent = "few", "forward" if hasattr(own.get("forward"), "for_a_step") else "few"
+    own, lent = vars(module), _lent(module)
     yield "", "", (number(module), type(module), *(name for name in own if name not in lent))
     for name in _SETTINGS:
         if name in own and type(own[name]) in _PLAIN:
-            yield "", name, (type(own[name]), own[name])
+            yield "", name, repr(own[name])
     for parts in _PARTS:
         yield "", parts, type(own[parts])
         for name, part in own[parts].items():
@@ -62,7 +69,8 @@ _LOCK = threading.Lock()
 
 def kind_of(modules: Sequence[nn.Module]) -> str:
     """Name the kind of a model, given by its modules in their order. Models of one kind
-    have modules of the same classes in the same places, with tensors of the same shapes.
+    have modules of the same classes in the same places, with attributes of the same names
+    and the same settings, and tensors of the same shapes, shared in the same way.
 
     It does not matter what numbers the tensors hold, nor whether the model is in training.
     """
@@ -86,21 +94,23 @@ def _names(model: nn.Module) -> Iterator[str]:
         at = "model" + "".join(f"._modules['{name}']" for name in path.split(".") if name)
         yield f"{at}.training"  # the step is run out of training
         for parts, name, _ in _says(module, id):
-            if parts:
+            if parts in ("_parameters", "_buffers"):
                 yield f"{at}.{parts}['{name}']"
-            else:
+            elif not parts and (name or not _lent(module)):  # else it is asked what is lent
                 yield f"{at}.{name}" if name else at
 
 
 def _still_asked(guards: Sequence[Any]) -> list[bool]:
     """Say which guards a compiled step must ask at each call: a filter for a function of a
-    ``model`` that is not in training and its ``kind``, by :func:`kind_of`.
+    ``model`` that is not in training and its ``kind``, by :func:`kind_of`. All of them,
+    where the kind has no guard, or is not that of the model.
     """
-    equal = "CONSTANT_MATCH", "EQUALS_MATCH"
-    kind = any(guard.name == "kind" and guard.value and guard.guard_type in equal
-               for guard in guards)  # fmt: skip
+    kinds = [guard.value for guard in guards if guard.name == "kind"
+             and guard.guard_type in ("CONSTANT_MATCH", "EQUALS_MATCH")]
     model = next((guard.value for guard in guards if guard.name == "model"), None)
-    known = set(_names(model)) if kind and isinstance(model, nn.Module) else set()
+    known: set[str] = set()
+    if isinstance(model, nn.Module) and kind_of([*model.modules()]) in kinds:
+        known.update(_names(model))
     return [guard.guard_type not in _ANSWERED or guard.name not in known
             for guard in guards]
 
