@@ -420,7 +420,8 @@ def test_the_attention_of_one_query_is_measured_where_the_two_ways_differ():
 @pytest.fixture
 def without_a_compiler(monkeypatch):
     """`_compiled_step`, traced and guarded as ever, with the graph run as it is."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    eager = functools.wraps(torch.compile)(functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(torch, "compile", eager)
     _compiled_step.cache_clear()
     torch._dynamo.reset()
     yield
