@@ -535,6 +535,22 @@ def test_a_compiled_step_notices_what_became_of_the_model(without_a_compiler):
     compare()
 
 
+def test_a_model_that_is_moved_to_another_type_is_of_another_kind(monkeypatch):
+    import copy
+
+    from gpt2_book.workshop import fast_reading
+
+    model, kinds, idx = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)), [], torch.arange(9)[None]
+    monkeypatch.setattr(fast_reading, "_compiled_step", lambda device: lambda *args: (
+        kinds.append(args[-1]), torch.zeros(1, 1, 61))[1])  # fmt: skip
+    reader = FastLogits(model, compile=True)
+    reader(idx[:, :5])
+    for end, dtype in enumerate((torch.float32, torch.float64, torch.float32), 6):
+        model.to(dtype)
+        reader(idx[:, :end])
+    assert len(kinds) == 3 and kinds[0] == kinds[2] != kinds[1] and all(kinds)
+
+
 def test_a_model_changed_in_the_middle_of_a_text_harms_no_other(without_a_compiler):
     import copy
 

@@ -73,6 +73,7 @@ class Ways(NamedTuple):
         many: the name of the product where there are other rows, those of a prompt.
         whole: the name of the product with an int8 matrix, by its shape.
         compiled: the step is compiled.
+        kind: of the model, for a compiled step.
     """
 
     rows: int
@@ -83,6 +84,7 @@ class Ways(NamedTuple):
     many: str = "linear"
     whole: Mapping[tuple[int, int], str] = {}
     compiled: bool = False
+    kind: str = ""
 
 
 def _for_many(layers: Sequence[Any], dtype: torch.dtype) -> str:
@@ -278,7 +280,7 @@ class FastLogits(CachedLogits):
             matrices are laid out by rows for good, with ``compile`` and in 16 bits on a
             CPU.
         compile: have the step for one token compiled. While the model has forward hooks it
-            runs uncompiled.
+            runs uncompiled. No layer may be replaced by one of another shape meanwhile.
         chunk: the most tokens of a prompt that are read at once.
         size: the most tokens that the cache must hold. With ``compile`` it is as long as
             the model's context, so that the next text can have it.
@@ -293,16 +295,16 @@ class FastLogits(CachedLogits):
                 p.data = p.data.contiguous()
         super().__init__(model, chunk=chunk, size=None if compile else size)
         self.compile, self.known = compile, dict[tuple, Ways]()
-        self.like = next(model.parameters())
-        self.kind = kind_of(self.modules) if compile else ""
-        self.hooks = hooks_of(self.modules)
+        self.like, self.hooks = next(model.parameters()), hooks_of(self.modules)
 
     def ways(self, rows: int, compiled: bool) -> Ways:
         """How so many rows are read, found when it is first asked."""
         asked = rows, compiled, self.like.dtype, self.like.device, torch.get_num_threads()
         if asked not in self.known:
-            self.known[asked] = _find_ways(self.model, self.modules, rows, compiled=compiled,
-                                          large=is_large(self.numbers * rows))
+            found = _find_ways(self.model, self.modules, rows, compiled=compiled,
+                               large=is_large(self.numbers * rows))
+            kind = kind_of(self.modules) if compiled else ""
+            self.known[asked] = found._replace(kind=kind)
         return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -331,7 +333,7 @@ class FastLogits(CachedLogits):
         others = (m for m in self.modules if m.training or type(m) is _Int8Linear)
         step = _compiled_step(new.device.type)
         with decoding(self.model, others, ways=ways):
-            y = step(self.model, new, where, allowed, self.cache, ways, self.kind)
+            y = step(self.model, new, where, allowed, self.cache, ways, ways.kind)
         return y.clone() if graph else y  # the next step writes where a graph's stands
 
     def empty_cache(self, batch: int) -> KVCache:
