@@ -85,9 +85,12 @@ class Bandwidth:
         self.a, self.b = (torch.ones(n_bytes // 8, device=device) for _ in range(2))
         self.best = 0.0
 
-    def sample(self, times: int = 16) -> None:
+    def sample(self, times: int = 16) -> float:
+        """Return the bytes of a second; the best of all samples is kept."""
         spent = seconds(lambda: [self.a.dot(self.b) for _ in range(times)])
-        self.best = max(self.best, times * 2 * self.a.nbytes / spent)
+        speed = times * 2 * self.a.nbytes / spent
+        self.best = max(self.best, speed)
+        return speed
 
 
 def name_of(machine: dict) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+from statistics import median
 
 import torch
 from common import Bandwidth, add_rows, describe_machine, seconds
@@ -65,25 +66,30 @@ def ways(dtype: torch.dtype, device: str) -> dict:
 
 
 class Clock:
-    """The time of a token after the first, which carries the prompt: the best long run less the best short one.
+    """The time of a token after the first, which carries the prompt: a long run less a short one, both a later call's.
 
-    The short one is all of a later call up to its first token.
+    Beside each long run, before it and after it, the bandwidth is read: what a shared machine gives changes by the minute.
     """
 
-    def __init__(self, generate, idx: torch.Tensor, n: int):
-        self.generate, self.idx, self.n, self.long, self.short = generate, idx, n, float("inf"), float("inf")
+    def __init__(self, generate, idx: torch.Tensor, n: int, bandwidth: Bandwidth):
+        self.generate, self.idx, self.n, self.bandwidth = generate, idx, n, bandwidth
+        self.long, self.short, self.read = [], [], []  # seconds, seconds, bytes of a second; of each round
         generate(idx, 3)  # compiles, allocates
 
     def sample(self) -> None:
-        self.long = min(self.long, seconds(lambda: self.generate(self.idx, self.n + 1)))
-        self.short = min(self.short, seconds(lambda: self.generate(self.idx, 1)))
+        before = self.bandwidth.sample(8)
+        self.long.append(seconds(lambda: self.generate(self.idx, self.n + 1)))
+        self.read.append((before + self.bandwidth.sample(8)) / 2)
+        self.short.append(seconds(lambda: self.generate(self.idx, 1)))
 
     @property
-    def per_token(self) -> float:
-        if self.long <= self.short:
-            raise RuntimeError(f"{self.n} tokens more took {self.long - self.short:.3f} s more: the prompt's time varies by more "
+    def per_token(self) -> list[float]:
+        """The seconds of a token in each round."""
+        short = median(self.short)
+        if min(self.long) <= short:
+            raise RuntimeError(f"{self.n} tokens more took {min(self.long) - short:.3f} s more: the prompt's time varies by more "
                                "than the steps take; ask for more --tokens or --repeats")  # fmt: skip
-        return (self.long - self.short) / self.n
+        return [(long - short) / self.n for long in self.long]
 
 
 def bytes_per_token(way: str, dtype: torch.dtype, batch: int, length: int) -> int:
@@ -95,31 +101,33 @@ def bytes_per_token(way: str, dtype: torch.dtype, batch: int, length: int) -> in
 
 
 def compare(dtype: torch.dtype, batches: list[int], prompts: list[int], n: int, repeats: int, device: str) -> list[dict]:
-    """Measure every way in turn, ``repeats`` times round, and keep each one's best."""
+    """Measure every way in turn, ``repeats`` times round; return the medians, of ratios too, with the least and the most."""
     rows, fns = [], ways(dtype, device)
     for batch in batches:
         for prompt in prompts:
             torch.compiler.reset()  # each as in a program of its own: a second shape would leave both open
             idx = torch.randint(50257, (batch, prompt), device=device)
             slow = batch * prompt > 100
-            clocks = {way: Clock(generate, idx, 2 if way == "no cache" and slow else n) for way, generate in fns.items()}
             bandwidth = Bandwidth(device)
+            clocks = {way: Clock(generate, idx, 2 if way == "no cache" and slow else n, bandwidth) for way, generate in fns.items()}
             for _ in range(repeats):
-                bandwidth.sample()
                 for clock in clocks.values():
                     clock.sample()
             for way, clock in clocks.items():
-                time, peer = clock.per_token, clocks[PEER].per_token
-                read = bytes_per_token(way, dtype, batch, prompt + n // 2) / time
+                times, peers = clock.per_token, clocks[PEER].per_token
+                time, needed = median(times), bytes_per_token(way, dtype, batch, prompt + n // 2)
+                shares = [needed / t / speed for t, speed in zip(times, clock.read, strict=True)]
                 rows.append({"dtype": str(dtype).removeprefix("torch."), "batch": batch, "prompt": prompt, "way": way,
-                             "ms_per_step": round(1e3 * time, 2), "ms_to_first_token": round(1e3 * clock.short, 2),
+                             "ms_per_step": round(1e3 * time, 2), "ms_range": [round(1e3 * f(times), 2) for f in (min, max)],
+                             "ms_to_first_token": round(1e3 * median(clock.short), 2),
                              "tokens_per_second": round(batch / time, 1),
-                             "times_hugging_face": round(peer / time, 2), "gb_per_second": round(read / 1e9, 1),
-                             "bandwidth": round(bandwidth.best / 1e9, 1),
-                             "share_of_bandwidth": round(read / bandwidth.best, 3)})  # fmt: skip
+                             "times_hugging_face": round(median(p / t for p, t in zip(peers, times, strict=True)), 2),
+                             "gb_per_second": round(needed / time / 1e9, 1),
+                             "bandwidth": round(median(clock.read) / 1e9, 1), "share_of_bandwidth": round(median(shares), 3),
+                             "share_range": [round(f(shares), 3) for f in (min, max)]})  # fmt: skip
                 print("{dtype:9} batch {batch} prompt {prompt:4}  {way:34} {ms_per_step:8.2f} ms  "
                       "{times_hugging_face:6.2f} x Hugging Face  first token {ms_to_first_token:6.1f} ms  "
-                      "{share_of_bandwidth:6.1%} of {bandwidth} GB/s"
+                      "{share_of_bandwidth:6.1%} of {bandwidth} GB/s, {share_range[0]:.0%} to {share_range[1]:.0%}"
                       .format(**rows[-1]), flush=True)  # fmt: skip
     return rows
 
@@ -130,7 +138,7 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--prompt", nargs="+", type=int, default=[16, 512])
     parser.add_argument("--tokens", type=int, default=32, help="tokens to time (32)")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds, of which the best counts (5)")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds, of which the middle one counts (5)")
     parser.add_argument("--save", action="store_true", help="add the rows to results/decode-MACHINE.json")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

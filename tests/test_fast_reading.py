@@ -225,7 +225,7 @@ def test_the_ways_that_were_measured_are_those_that_read():
         for module in (kernels, fast):
             monkeypatch.setattr(module, "choices", Planted)
         monkeypatch.setattr(kernels, "can_onednn", lambda dtype: False)
-        monkeypatch.setattr(fast, "_multiplies_16_bits", lambda dtype: False)
+        monkeypatch.setattr(fast, "multiplies_16_bits", lambda dtype: False)
         monkeypatch.setattr(one_read, "SMALL", 0)
         for name in ("blocks", "native"):  # the last in float32 and in 16 bits
             monkeypatch.setitem(fast.PRODUCTS, name, counted(name, fast.PRODUCTS[name]))
@@ -350,7 +350,7 @@ def test_a_model_in_16_bits_reads_in_steps_what_it_reads_at_once():
     idx = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
     model = tiny_gpt(torch.bfloat16)
     for has in (False, True):  # instructions for it
-        with patch("gpt2_book.workshop.fast_reading._multiplies_16_bits", lambda dtype, has=has: has):
+        with patch("gpt2_book.workshop.fast_reading.multiplies_16_bits", lambda dtype, has=has: has):
             steps = FastLogits(model, chunk=4)
             for end in (11, 12, 13, 20):
                 logits = steps(idx[:, :end])
@@ -551,6 +551,37 @@ def test_a_model_that_is_moved_to_another_type_is_of_another_kind(monkeypatch):
     assert len(kinds) == 3 and kinds[0] == kinds[2] != kinds[1] and all(kinds)
 
 
+def test_a_layer_that_is_replaced_in_the_middle_of_a_text_makes_another_kind(monkeypatch):
+    import copy
+
+    from gpt2_book.workshop import fast_reading
+    from gpt2_book.workshop.guards import kind_of
+
+    model, kinds, idx = copy.deepcopy(tiny_gpt(torch.float32, n_layer=1)).train(), [], torch.arange(12)[None]
+    mlp = model.transformer.h[0].mlp
+
+    def step(model, idx, where, allowed, cache, ways, kind):
+        kinds.append((kind, kind_of([*model.modules()]), any(m.training for m in model.modules())))
+        return fast_reading._decode_one_plain(model, idx, where, allowed, cache, ways, kind)
+
+    def narrow():
+        mlp.c_fc, mlp.c_proj = torch.nn.Linear(16, 8), torch.nn.Linear(8, 16)
+
+    monkeypatch.setattr(fast_reading, "_compiled_step", lambda device: step)
+    reader, heard = FastLogits(model, compile=True), []
+    reader(idx[:, :5])
+    for end, change in enumerate((lambda: None, narrow, lambda: None, lambda: setattr(mlp.c_fc, "bias", None)), 6):
+        change()
+        reader(idx[:, :end])
+    given, true, training = zip(*kinds, strict=True)
+    assert given == true and len(set(given)) == 3 and given[1] == given[2] and not any(training)
+    mlp.c_fc = torch.nn.Linear(16, 8)
+    mlp.c_fc.register_forward_hook(lambda *args: heard.append(1))
+    reader(idx[:, :10])
+    assert heard and len(kinds) == 4, "the hook of a new layer is found, and no step is compiled"
+    assert all(m.training for m in model.modules())
+
+
 def test_a_model_changed_in_the_middle_of_a_text_harms_no_other(without_a_compiler):
     import copy
 
@@ -560,7 +591,7 @@ def test_a_model_changed_in_the_middle_of_a_text_harms_no_other(without_a_compil
     reader = FastLogits(model, compile=True)
     reader(idx[:, :4])
     model.transformer.ln_f.bias = None
-    reader(idx[:, :5])  # compiled for what is no longer of the kind that the reader has found
+    reader(idx[:, :5])  # compiled for another kind
     fast, plain = FastLogits(other, compile=True), FastLogits(other)
     for end in (4, 5, 6):
         torch.testing.assert_close(fast(idx[:, :end]), plain(idx[:, :end]), rtol=0, atol=1e-4)

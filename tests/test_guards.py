@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.workshop.guards import _fewer_guards, _still_asked, for_a_step, kind_of
+from gpt2_book.workshop.guards import _fewer_guards, _still_asked, for_a_step, kind_of, watch
 
 filters = pytest.mark.skipif(not _fewer_guards(), reason="this PyTorch has no filter of guards")
 
@@ -102,6 +102,30 @@ def test_settings_are_told_apart_by_what_they_are():
         kinds.add(kind(model))
         assert kind(model) in kinds
     assert len(kinds) == 7
+
+
+PARTS = {
+    "a layer": lambda m: setattr(m, "lm_head", nn.Linear(8, 11, bias=False)),
+    "a weight": lambda m: setattr(m.lm_head, "weight", nn.Parameter(m.lm_head.weight.clone())),
+    "no bias": lambda m: setattr(m.transformer.ln_f, "bias", None),
+    "a block less": lambda m: m.transformer.h.pop(1),
+    "blocks in turn": lambda m: setattr(m.transformer, "h", nn.ModuleList([*m.transformer.h][::-1])),
+    "a buffer": lambda m: m.register_buffer("seen", torch.ones(1)),
+    "the last": lambda m: m.last.pop(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_watch_sees_which_part_was_replaced(name):
+    model = tiny()
+    model.register_buffer("seen", torch.zeros(1))
+    model.last = nn.Sequential(nn.Tanh(), nn.Tanh())
+    same = watch([*model.modules()])
+    model.lm_head.weight.mul_(2)
+    model.train()
+    assert same() and same()
+    PARTS[name](model)
+    assert not same() and watch([*model.modules()])()
 
 
 # ../nbs/19_guards.ipynb #19a00025

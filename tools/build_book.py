@@ -103,7 +103,7 @@ def render(first: str, jobs: int) -> list[str]:
     with contextlib.redirect_stderr(warnings):
         result = build_sphinx(
             str(ROOT), str(HTML), path_config=ROOT / "_config.yml", noconfig=True, confoverrides=overrides,
-            warningiserror=True, keep_going=True, jobs=jobs, quiet=True,
+            warningiserror=True, keep_going=True, jobs=jobs + 1, quiet=True,  # Sphinx writes pages with one process less
         )  # fmt: skip
     gc.freeze()
     gc.enable()

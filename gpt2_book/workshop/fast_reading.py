@@ -22,9 +22,10 @@ from torch.overrides import TorchFunctionMode
 from ..decoding import _Int8Linear, decode_one
 from ..kv_cache import CachedLogits, KVCache, places
 from ..sampling import Generators, choose
-from .guards import compile_step, for_a_step, hooked, hooks_of, kind_of
+from .guards import compile_step, for_a_step, hooked, hooks_of, kind_of, watch
 from gpt2_book.workshop.kernels import (
-    MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices, matrices_alike,
+    MANY_ROWS, MOST_ROWS, PRODUCTS, best_product, best_threads, choices, lay_by_rows,
+    matrices_alike, multiplies_16_bits,
 )  # fmt: skip
 from .on_a_graph import choose_on_graph, keep_in_place, on_a_graph, show_all
 from .reading import is_large, out_of_training, reading, so_many_threads
@@ -103,7 +104,7 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     like = next(model.parameters())
     cpu, size = like.device.type == "cpu", like.dtype.itemsize
     loop = compiled and rows == 1 and size <= 4
-    own = cpu and size == 2 and not _multiplies_16_bits(like.dtype)
+    own = cpu and size == 2 and not multiplies_16_bits(like.dtype)
     if not (large and cpu):
         return Ways(rows, {}, "loop" if loop else "linear", own, compiled=compiled)
     linear, whole = (matrices_alike(m for m in modules if type(m) is kind)
@@ -123,13 +124,6 @@ def _find_ways(model: Any, modules: Sequence[nn.Module], rows: int, *, compiled:
     return Ways(rows, found, "linear", own, threads, many, eights, compiled)
 
 # %% ../../nbs/68_fast_reading.ipynb #16aa0002
-def _multiplies_16_bits(dtype: torch.dtype) -> bool:
-    """Has this CPU instructions for products of such numbers, as far as PyTorch says?"""
-    asked = {torch.bfloat16: ("avx512_bf16", "amx_tile"), torch.float16: ("amx_fp16",)}
-    return any(getattr(torch.cpu, f"_is_{name}_supported", bool)()
-               for name in asked.get(dtype, ()))
-
-
 @torch.no_grad()
 def _attention_pays(config: Any, rows: int, dtype: torch.dtype, compiled: bool) -> bool:
     """Is ``_attend_one`` faster here than PyTorch's attention?"""
@@ -271,6 +265,7 @@ def decoding(
     with reading(model, modules, change=change):
         yield
 
+
 # %% ../../nbs/68_fast_reading.ipynb #8e40b7a1
 class FastLogits(CachedLogits):
     """:class:`gpt2_book.kv_cache.CachedLogits` whose layers read fast.
@@ -280,7 +275,8 @@ class FastLogits(CachedLogits):
             matrices are laid out by rows for good, with ``compile`` and in 16 bits on a
             CPU.
         compile: have the step for one token compiled. While the model has forward hooks it
-            runs uncompiled. No layer may be replaced by one of another shape meanwhile.
+            runs uncompiled. A layer may be replaced between two steps; the ``data`` of a
+            weight may not be exchanged for some of another shape.
         chunk: the most tokens of a prompt that are read at once.
         size: the most tokens that the cache must hold. With ``compile`` it is as long as
             the model's context, so that the next text can have it.
@@ -288,14 +284,16 @@ class FastLogits(CachedLogits):
 
     def __init__(self, model: nn.Module, *, compile: bool = False, chunk: int = 1024,
                  size: int | None = None):
-        # two ways that read rows, and a mapped file has columns
-        for p in model.parameters():
-            by_rows = compile or (p.element_size() == 2 and p.device.type == "cpu")
-            if by_rows and not p.is_contiguous():
-                p.data = p.data.contiguous()
+        lay_by_rows(model, compile)
         super().__init__(model, chunk=chunk, size=None if compile else size)
-        self.compile, self.known = compile, dict[tuple, Ways]()
-        self.like, self.hooks = next(model.parameters()), hooks_of(self.modules)
+        self.compile = compile
+        self.look()
+
+    def look(self) -> None:
+        """Find what the model is made of; nothing that was found before holds."""
+        self.modules = list(self.model.modules())
+        self.same, self.hooks = watch(self.modules), hooks_of(self.modules)
+        self.like, self.known = next(self.model.parameters()), dict[tuple, Ways]()
 
     def ways(self, rows: int, compiled: bool) -> Ways:
         """How so many rows are read, found when it is first asked."""
@@ -303,22 +301,23 @@ class FastLogits(CachedLogits):
         if asked not in self.known:
             found = _find_ways(self.model, self.modules, rows, compiled=compiled,
                                large=is_large(self.numbers * rows))
-            kind = kind_of(self.modules) if compiled else ""
-            self.known[asked] = found._replace(kind=kind)
+            self.known[asked] = found._replace(kind=kind_of(self.modules) if compiled else "")
         return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        compiled = self.compile and new.size(1) == 1 and not hooked(self.hooks)
+        one = self.compile and new.size(1) == 1
+        if one and not self.same():
+            self.look()
+        compiled = one and not hooked(self.hooks)
         ways = self.ways(len(new), compiled)
         with so_many_threads(ways.threads if new.size(1) == 1 else None):
             return (self.read_one(new, attention_mask, ways) if compiled else
                     self.read_some(new, attention_mask, ways))
 
-    def read_some(self, new: Tensor, attention_mask: Tensor | None, ways: Ways) -> Tensor:
+    def read_some(self, new: Tensor, mask: Tensor | None, ways: Ways) -> Tensor:
         """Read tokens (B, T), of a prompt or the next, uncompiled."""
         with decoding(self.model, self.modules, ways=ways):
-            return self.model.next_logits(new, attention_mask=attention_mask,
-                                          cache=self.cache)
+            return self.model.next_logits(new, attention_mask=mask, cache=self.cache)
 
     def read_one(self, new: Tensor, attention_mask: Tensor | None, ways: Ways) -> Tensor:
         """Read the next token (B, 1) by the compiled step."""

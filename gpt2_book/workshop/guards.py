@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -139,6 +141,19 @@ def compile_step(step: Callable[..., Tensor], device: str) -> Callable[..., Tens
         return torch.compile(step, fullgraph=True, **how)
     # an older torch, where it is set and unset at each call
     return dynamo.patch({name: _MOST_GRAPHS})(torch.compile(step, fullgraph=True, **how))
+
+
+def watch(modules: Sequence[nn.Module]) -> Callable[[], bool]:
+    """Return a function that says whether the modules still have the parts that they have
+    now: the same modules, parameters and buffers in the same places.
+    """
+    places = [own for m in modules for name in _PARTS if (own := vars(m)[name])]
+
+    def parts() -> list:
+        return [*chain.from_iterable(map(dict.values, places))]
+
+    before = parts()
+    return lambda: len(now := parts()) == len(before) and all(map(is_, now, before))
 
 
 def hooks_of(modules: Sequence[nn.Module]) -> list[Mapping]:

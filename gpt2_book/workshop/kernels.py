@@ -106,6 +106,13 @@ def _by_native(x: Tensor, weight: Tensor) -> Tensor:
     with _without_onednn:
         return F.linear(x, weight)
 
+
+def multiplies_16_bits(dtype: torch.dtype) -> bool:
+    """Has this CPU instructions for products of such numbers, as far as PyTorch says?"""
+    asked = {torch.bfloat16: ("avx512_bf16", "amx_tile"), torch.float16: ("amx_fp16",)}
+    return any(getattr(torch.cpu, f"_is_{name}_supported", bool)()
+               for name in asked.get(dtype, ()))
+
 # %% ../../nbs/54_kernels.ipynb #6a6edb0a
 def by_loop(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply a few rows by a matrix in a loop that a compiler writes: (..., C) and (V, C)
@@ -260,6 +267,16 @@ def matrices_alike(layers: Iterable[Any]) -> dict[tuple[int, int], list[Any]]:
     for layer in layers:
         alike.setdefault((layer.weight.size(0), layer.weight.size(1)), []).append(layer)
     return alike
+
+
+def lay_by_rows(model: Any, compiled: bool) -> None:
+    """Lay a model's matrices out by rows for good, where a way to decode wants that: each
+    of a compiled step, and the native one in 16 bits.
+    """
+    for p in model.parameters():
+        wants = compiled or (p.element_size() == 2 and p.device.type == "cpu")
+        if wants and not p.is_contiguous():
+            p.data = p.data.contiguous()
 
 
 @torch.no_grad()
