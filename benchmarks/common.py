@@ -107,12 +107,14 @@ def name_of(machine: dict) -> str:
 def add_rows(kind: str, machine: dict, rows: list[dict], keys: tuple[str, ...]) -> Path:
     """Write rows to ``results/KIND-MACHINE.json``, so that a benchmark can be run in parts; return the file's path.
 
-    Rows of the same machine and versions that differ in any of ``keys`` stay; those of another one go.
+    Rows of the same machine and libraries that differ in any of ``keys`` stay; those of another one go. Date and system
+    are those of the latest part.
     """
     path, kept = RESULTS / f"{kind}-{name_of(machine)}.json", []
     if path.exists():
         old = json.loads(path.read_text(encoding="utf8"))
-        if old["machine"] | {"date": None} == machine | {"date": None}:
+        latest = {name: machine[name] for name in ("date", "os") if name in machine}
+        if old["machine"] | latest == machine:
             new = {tuple(row[k] for k in keys) for row in rows}
             kept = [row for row in old["rows"] if tuple(row.get(k) for k in keys) not in new]
     write_results(path, {"machine": machine, "rows": [*kept, *rows]})

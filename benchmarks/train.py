@@ -2,6 +2,7 @@
 
 python benchmarks/train.py --save          every way, interleaved (a quarter of an hour on two cores), kept in results/
 python benchmarks/train.py --batch 1 --length 256 --rounds 1 --ways ours "plain loop"
+python benchmarks/train.py --save --precision float32 --batch 4 --length 256 --ways "Hugging Face" "plain loop, fused" "ours, as it is"
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.speed import peak_flops, training_flops
-from gpt2_book.training import TrainConfig, Trainer
+from gpt2_book.training import TrainConfig, Trainer, autocast
 
 RATE, WARMUP = 6e-4, 10
 PEERS = ("Hugging Face", "plain loop", "plain loop, fused", "plain loop, fused, compile")
-WAYS = (*PEERS, "ours, all logits", "ours")  # ours holds so many rows of logits as --chunk says
+WAYS = (*PEERS, "ours, all logits", "ours", "ours, as it is")  # ours holds so many rows of logits as --chunk says; the last is Trainer as it is
 
 
 class PlainAttention(nn.Module):
@@ -134,7 +135,7 @@ def usual_loop(
         for group in optimizer.param_groups:
             group["lr"] = config.rate(step)
         inputs, targets = batches.next_batch()
-        with torch.autocast(device, dtype=getattr(torch, config.precision)):
+        with autocast(torch.device(device), config.precision):
             loss = run(inputs, targets)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -152,7 +153,7 @@ def prepare(way: str, batch: int, length: int, chunk: int, precision: str, devic
     source, batches = GPT(GPTConfig()), Batches(batch, length, device)
     options = {"steps": 1000, "learning_rate": RATE, "warmup_steps": WARMUP, "precision": precision}
     if way in WAYS[len(PEERS) :]:
-        config = TrainConfig(**options, compile=True, chunk=chunk if way == "ours" else 0)
+        config = TrainConfig(**options, compile=way != "ours, as it is", chunk=chunk if way == "ours" else 0)
         return (record.loss for record in Trainer(source.to(device), batches, config))
     model = HuggingFace() if way == "Hugging Face" else PlainGPT(GPTConfig())
     same_weights(model, source)
@@ -229,7 +230,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--batch", type=int, default=None, help="sequences (2, on a GPU 32)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of each (1024)")
-    parser.add_argument("--precision", default="bfloat16", choices=["bfloat16", "float16"], help="of the forward pass")
+    parser.add_argument("--precision", default="bfloat16", choices=["bfloat16", "float16", "float32"], help="of the forward pass")
     parser.add_argument("--chunk", type=int, default=None, help="rows of our cross-entropy (1024, on a GPU 16384)")
     parser.add_argument(
         "--rounds", type=int, default=None, help="updates timed, of which the best counts (3, on a GPU 20)"

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .data import Loader
 from .training import TrainConfig, Trainer, autocast, share_of_mean
+from .workshop.training_products import fast_products
 from .workshop.checkpoints import named_tensors
 
 _logger = logging.getLogger(__name__)
@@ -273,7 +274,7 @@ def evaluate_together(trainer: ParallelTrainer,
         x, y = (t.to(trainer.device)
                 for t in batches[min(mine, len(batches) - 1)])  # (B, T), (B, T)
         count = (y != -100).sum().double() * (mine < len(batches))
-        with autocast(trainer.device, trainer.precision):
+        with autocast(trainer.device, trainer.precision), fast_products(trainer.objective):
             total += torch.stack([share_of_mean(trainer.objective, x, y, count).double(),
                                   count])
     trainer.objective.train(was_training)

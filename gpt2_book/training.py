@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .data import Loader, ResumableLoader
 from .model import GPT
 from .optim import make_optimizer, set_learning_rate, warmup_cosine
+from .workshop.training_products import fast_products
 
 # %% auto #0
 __all__ = ['TrainConfig', 'choose_precision', 'choose_device', 'autocast', 'Step', 'Trainer', 'train', 'evaluate']
@@ -301,15 +302,13 @@ class Trainer:
         return nullcontext()
 
     def gradients(self) -> tuple[Tensor, int]:
-        """Add up the gradients of one update; return its loss and how many tokens were
-        read.
-        """
+        """Add up the gradients of one update; return its loss and the tokens read."""
         batches, losses = self.batches.take(self.loader), []
         counts = torch.stack([(y != -100).sum() for _, y in batches])
         kind = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
         shares = counts.to(kind) / self.add_up(counts.sum()).clamp(min=1)
         for i, (x, y) in enumerate(batches, start=1):
-            with self.exchange(i == len(batches)):
+            with self.exchange(i == len(batches)), fast_products(self.objective):
                 with autocast(self.device, self.precision):
                     loss = share_of_mean(self.objective, x, y, shares[i - 1])
                 # where there are more processes, the mean over them is taken
@@ -389,7 +388,7 @@ def evaluate(
             rows = rows_at_once(model, len(batch[0]), batch[0][0].numel())
             for x, y in zip(*(part.split(rows) for part in batch)):
                 if count := int((y != -100).sum()):
-                    with autocast(device, precision):
+                    with autocast(device, precision), fast_products(model):
                         _, loss = model(x.to(device), y.to(device))
                     total, n = total + loss.item() * count, n + count
     finally:

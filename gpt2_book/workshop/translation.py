@@ -22,6 +22,7 @@ from tqdm import tqdm
 from ..optim import make_optimizer, noam, set_learning_rate
 from ..tokenizer import Tokenizer
 from ..training import autocast, choose_precision
+from .training_products import fast_products
 from ..transformer import Transformer, TransformerConfig, label_smoothed_loss
 from .checkpoints import set_training_tensors, training_tensors
 from .files import whole_file
@@ -127,12 +128,13 @@ class TranslationTrainer:
         self.model.train()
         self.step += 1
         set_learning_rate(self.optimizer, self.recipe.rate(self.step, self.config.n_embd))
-        with autocast(self.device, self.precision):
-            logits = self.model(batch.src, batch.tgt_in, batch.attention_mask)  # (B, T, V)
-        loss = label_smoothed_loss(logits, batch.tgt_out, smoothing=self.recipe.smoothing,
-                                   pad=self.config.pad)
-        self.optimizer.zero_grad()
-        loss.backward()
+        with fast_products(self.model):
+            with autocast(self.device, self.precision):
+                logits = self.model(batch.src, batch.tgt_in, batch.attention_mask)
+            loss = label_smoothed_loss(logits, batch.tgt_out, pad=self.config.pad,
+                                       smoothing=self.recipe.smoothing)
+            self.optimizer.zero_grad()
+            loss.backward()
         self.optimizer.step()
         return loss.detach()
 
