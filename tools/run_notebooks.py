@@ -21,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -436,12 +436,31 @@ def _describe(error: BaseException, nb: NotebookNode, path: Path) -> str:
     return f"nbs/{path.name}, in or after cell {last}: {type(error).__name__}: {error}"
 
 
-async def _execute(nb: NotebookNode, env: dict[str, str], kernels: type[AsyncKernelManager]) -> None:
+class _Client(NotebookClient):
+    """Jupyter's, which runs the cells behind a gate: the next kernel may start, and the last one end, while others compute."""
+
+    gate: asyncio.Semaphore
+    spent = 0.0  # seconds behind the gate
+
+    @contextlib.asynccontextmanager
+    async def async_setup_kernel(self, **how: object) -> AsyncIterator[None]:
+        async with super().async_setup_kernel(**how), self.gate:
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self.spent = time.perf_counter() - start
+
+
+async def _execute(
+    nb: NotebookNode, env: dict[str, str], kernels: type[AsyncKernelManager], gate: asyncio.Semaphore
+) -> float:
+    """Run the cells, and return how many seconds they took."""
     os.environ.setdefault(
         "JUPYTER_PREFER_ENV_PATH", "1"
     )  # this environment's kernel, not another one's of the same name
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as log:
-        client = NotebookClient(
+        client = _Client(
             nb,
             timeout=TIMEOUT,
             kernel_name="python3",
@@ -449,8 +468,10 @@ async def _execute(nb: NotebookNode, env: dict[str, str], kernels: type[AsyncKer
             resources={"metadata": {"path": place}},  # its own, since two chapters may give a file the same name
             extra_arguments=["--InteractiveShellApp.extensions=narrow_figures"],  # a file beside this one
         )
+        client.gate = gate
         try:
             await client.async_execute(env=env, stderr=log)  # what the kernel says is of interest only when it dies
+            return client.spent
         except DeadKernelError as e:
             log.seek(0)
             raise DeadKernelError(f"{e}\n{log.read().decode(errors='replace')[-2000:]}") from e
@@ -513,20 +534,20 @@ def execute(
         + (f", {min(jobs, len(todo))} at a time with {threads} thread{plural} each" if todo else ""))  # fmt: skip
     env = _environment(root, threads)
 
-    async def run(path: Path, gate: asyncio.Semaphore) -> None:
-        async with gate:
-            nb, start = notebooks[path], time.perf_counter()
+    async def run(path: Path, places: asyncio.Semaphore, gate: asyncio.Semaphore) -> None:
+        async with places:
+            nb = notebooks[path]
             try:
-                await _execute(nb, _for_the_compiler(env, nb), kernels)
+                seconds = await _execute(nb, _for_the_compiler(env, nb), kernels, gate)
             except Exception as e:
                 problems.append(_describe(e, nb, path))
-                say(f"  {path.stem:28} FAILED after {time.perf_counter() - start:.0f} s")
+                say(f"  {path.stem:28} FAILED")
                 return
             if said := _finish(nb):
                 say(f"  {path.stem}: {len(said)} line(s) on stderr, not on the page; the first: {said[0][:200]}")
             problems.extend(check_figures(nb, path) + check_widths(nb, path))
             store.keep(nb, path)
-            say(f"  {path.stem:28} {time.perf_counter() - start:5.1f} s")
+            say(f"  {path.stem:28} {seconds:5.1f} s")
 
     def complain(loop: asyncio.AbstractEventLoop, context: dict) -> None:
         task = str(context.get("future") or context.get("task"))
@@ -540,8 +561,8 @@ def execute(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(complain)
         loop.add_signal_handler = loop.remove_signal_handler = no_handler
-        gate = asyncio.Semaphore(jobs)
-        await asyncio.gather(*(run(path, gate) for path in longest_first(todo, notebooks)))
+        places, gate = asyncio.Semaphore(jobs + 2), asyncio.Semaphore(jobs)  # kernels, and those that compute
+        await asyncio.gather(*(run(path, places, gate) for path in longest_first(todo, notebooks)))
 
     use_selectors()
     several = warm_kernels.POSSIBLE and len(todo) >= SEVERAL
