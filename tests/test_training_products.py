@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.training import TrainConfig, Trainer, evaluate
@@ -77,11 +78,12 @@ def test_the_product_and_its_gradients_are_those_of_linear(shape, V, bias):
         for ours, theirs in zip(torch.autograd.grad(y, given, dy), wanted, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
             assert ours.is_contiguous() and ours.shape == theirs.shape
-    turned = torch.randn(12, 9, requires_grad=True)  # by columns
-    wanted = torch.autograd.grad(F.linear(turned.T, weight).sum(), (turned, weight))
-    found = torch.autograd.grad(_Product.apply(turned.T, weight, None).sum(), (turned, weight))
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    by_columns, overlapping = torch.randn(12, 9, requires_grad=True), torch.randn(20, requires_grad=True)
+    for own, rows in ((by_columns, by_columns.T), (overlapping, overlapping.unfold(0, 12, 1))):
+        wanted = torch.autograd.grad(F.linear(rows, weight).sin().sum(), (own, weight), retain_graph=True)
+        found = torch.autograd.grad(_Product.apply(rows, weight, None).sin().sum(), (own, weight))
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @onednn
@@ -100,12 +102,25 @@ def test_only_the_gradients_that_are_wanted_are_computed(monkeypatch):
 def test_gradients_have_gradients():
     torch.manual_seed(0)
     x, weight = torch.randn(5, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
-    second = []
-    for product in (F.linear, lambda x, weight: _Product.apply(x, weight, None)):
-        first = torch.autograd.grad(product(x, weight).tanh().sum(), (x, weight), create_graph=True)
-        second.append(torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight)))
-    for theirs, ours in zip(*second, strict=True):
+    given = (x, weight, torch.randn(3, requires_grad=True))
+    second, many = [], []
+    for product in (F.linear, _Product.apply):
+        first = torch.autograd.grad(product(*given).tanh().sum(), given, create_graph=True)
+        second.append(torch.autograd.grad(sum(g.square().sum() for g in first), given))
+        dys = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(1))
+        many.append(torch.autograd.grad(product(*given), given, dys, is_grads_batched=True))
+    for theirs, ours in zip((*second[0], *many[0]), (*second[1], *many[1]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@onednn
+def test_a_frozen_layer_keeps_no_inputs():
+    x, weight = torch.randn(5, 4, requires_grad=True), torch.randn(3, 4)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.shape), t)[1], lambda t: t):
+        _Product.apply(x, weight, None)
+        _Product.apply(x.detach(), weight.clone().requires_grad_(), None)
+    assert kept == [weight.shape, x.shape]
 
 
 # ../nbs/18_training_products.ipynb #18a00022
@@ -123,9 +138,11 @@ def test_a_model_goes_that_way_for_the_time_of_the_context(planted):
         loss = model(x, y)[1]
         with fast_products(model):  # once more changes nothing
             pass
+        classes = {type(m) for m in model.modules() if isinstance(m, nn.Linear)}
+        assert len(classes) == 2, "all but the one with a forward of its own, after the inner one too"
     assert torch.equal(torch.get_rng_state(), drawn)
     assert len(calls) == 4 * 2 + 1 - 1 and len(heard) == 1 and len(answers.questions) == 1
-    assert [name for name, m in model.named_modules() if "forward" in vars(m)] == ["transformer.h.1.attn.c_proj"]
+    assert all(type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear))
     loss.backward()
     wanted = plain(x, y)[1]
     wanted.backward()
@@ -136,12 +153,15 @@ def test_a_model_goes_that_way_for_the_time_of_the_context(planted):
     assert len(calls) == 8, "outside it does not"
     with pytest.raises(ValueError, match="block_size = 8"), fast_products(model):
         model(x.repeat(1, 2), None)  # longer than the context
-    assert sum("forward" in vars(m) for m in model.modules()) == 1
+    assert all(type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear))
 
 
 LEFT_ALONE = {
     "float64": (lambda m: m.double(), nullcontext), "bfloat16": (lambda m: m.bfloat16(), nullcontext),
     "autocast": (lambda m: m, lambda: torch.autocast("cpu", torch.bfloat16)),
+    "a counter": (lambda m: m, lambda: FlopCounterMode(display=False)),
+    "a switch": (lambda m: m, lambda: torch.backends.mkldnn.flags(enabled=False)),
+    "forward gradients": (lambda m: m, torch.autograd.forward_ad.dual_level),
     "compiled": (lambda m: torch.compile(m, backend="eager"), nullcontext),
     "compiled in place": (lambda m: (m.compile(backend="eager"), m)[1], nullcontext),
 }  # fmt: skip
@@ -157,6 +177,48 @@ def test_what_is_left_alone(name, planted):
         model(x, y)
     assert not calls
     torch._dynamo.reset()
+
+
+@onednn
+def test_a_compiled_function_is_compiled_once(planted):
+    torch._dynamo.reset()
+    _, calls = planted("onednn")
+    model, (x, y), graphs = tiny(), Loader().next_batch(), torch._dynamo.utils.counters["stats"]
+    loss = torch.compile(lambda x, y: model(x, y)[1], backend="eager")
+    try:
+        found = []
+        for _ in range(4):
+            with fast_products(model):
+                loss(x, y).backward()
+            found.append(graphs["unique_graphs"])
+        assert len(set(found)) == 1 and not calls
+    finally:
+        torch._dynamo.reset()
+
+
+@onednn
+def test_what_linear_refuses_is_refused(planted):
+    _, calls = planted("onednn")
+    model = nn.Sequential(nn.Linear(4, 3))
+    for x in (torch.ones(5, 4).double(), torch.ones(5, 3), torch.ones(())):
+        with pytest.raises(RuntimeError), fast_products(model):
+            model(x)
+    model[0].bias.data = model[0].bias.data.double()
+    with pytest.raises(RuntimeError), fast_products(model):
+        model(torch.ones(5, 4))
+    with fast_products(nn.Sequential(nn.Linear(4, 3))) as nothing:
+        assert nothing is None
+    assert len(calls) <= 1, "only a wrong width may come so far"
+
+
+@onednn
+def test_the_question_does_not_hang_on_the_default_type(planted):
+    planted("onednn")
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert training_products._onednn_is_faster(torch.get_num_threads())
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @onednn

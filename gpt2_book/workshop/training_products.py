@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from .kernels import _by_onednn, can_onednn, choices
 
@@ -26,7 +27,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        of_x, of_weight, _ = ctx.needs_input_grad  # a frozen layer need not keep its inputs
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         y = _by_onednn(x, weight)
         return y if bias is None else y.add_(bias)
 
@@ -34,21 +36,24 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        # whoever wants gradients of these gradients needs products that have some
-        product = F.linear if torch.is_grad_enabled() else _by_onednn
-        dy = dy.contiguous()  # that of a sum is one number, with strides of 0
-        rows, dys = x.flatten(0, -2), dy.flatten(0, -2)  # (N, C), (N, V)
+        # whoever wants gradients of these gradients, or many at once, needs PyTorch's own
+        others = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+        product = F.linear if others else _by_onednn
+        dy = dy.contiguous()  # `.sum()` hands back one number that stands for all
+        dys = dy.reshape(-1, dy.size(-1))  # (N, V)
         return (product(dy, weight.T) if of_x else None,
-                _gradient_of_weight(product, rows, dys) if of_weight else None,
+                _gradient_of_weight(product, x, dys) if of_weight else None,
                 dys.sum(0) if of_bias else None)
 
 
 def _gradient_of_weight(product: Callable[[Tensor, Tensor], Tensor], x: Tensor,
                         dy: Tensor) -> Tensor:
-    """Return the transpose of dy times x, (V, C), from x (N, C) and dy (N, V): the smaller
-    side goes first, which was faster.
+    """Return the transpose of dy times x, (V, C), from x (..., C) and dy (N, V).
+
+    oneDNN copies what it is given first, if it is transposed: dy, or x and then the result.
     """
-    if dy.size(1) <= x.size(1):
+    x = x.reshape(-1, x.size(-1)).contiguous()  # (N, C)
+    if dy.numel() <= x.numel() + dy.size(1) * x.size(1):
         return product(dy.T, x.T)
     return product(x.T, dy.T).T.contiguous()
 
@@ -59,57 +64,69 @@ _LARGE = 2**22  # multiplications of one product
 @once
 def _onednn_is_faster(threads: int) -> bool:
     """Is oneDNN faster than PyTorch's own product here, in training?"""
-    x, W, dy = torch.ones(512, 256), torch.ones(256, 256), torch.ones(512, 256)
+    x, W, dy = (torch.ones(n, 256, dtype=torch.float32, device="cpu")
+                for n in (512, 256, 512))
 
-    def three(product: Callable[[Tensor, Tensor], Tensor]) -> None:
-        for a, b in ((x, W), (dy, W.T), (dy.T, x.T)):
+    def work(product: Callable[[Tensor, Tensor], Tensor], times: int) -> None:
+        for a, b in ((x, W), (dy, W.T), (dy.T, x.T)) * times:
             product(a, b)
 
-    ways = {"linear": partial(three, F.linear), "onednn": partial(three, _by_onednn)}
+    ways = {"linear": partial(work, F.linear, 4), "onednn": partial(work, _by_onednn, 5)}
     with torch.no_grad():
-        question = f"training, 512 x 256 x 256, float32, {threads} threads"
+        question = f"training, 512 x 256 x 256, float32, 4 and 5 times, {threads} threads"
         return choices().fastest(question, ways) == "onednn"
 
 
-def _under_others() -> bool:
-    """Does autocast, the compiler or a transform of ``torch.func`` have a say in this?"""
-    return (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-            or torch._C._are_functorch_transforms_active())
+def _others_look() -> bool:
+    """Does something look at each operation, or change it, that does not know ours?
+    Autocast, a transform of ``torch.func``, a counter of operations, or a switch.
+    """
+    return (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active()
+            or torch._C._len_torch_dispatch_stack() > 0 or forward_ad._current_level >= 0
+            or not torch._C._get_mkldnn_enabled())
 
 
-def _multiply(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Compute what a linear layer computes, (..., C) to (..., V), by the faster library."""
-    weight, bias = layer.weight, layer.bias
-    large = x.dim() > 1 and x.numel() * weight.size(0) >= _LARGE
-    if (large and x.dtype == weight.dtype == torch.float32 and not _under_others()
-            and _onednn_is_faster(torch.get_num_threads())):
+class _Linear(nn.Linear):
+    """A linear layer for the time of a step: large products go to the faster library."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight, self.bias
+        if torch.compiler.is_compiling() or not self.large(x) or _others_look():
+            return F.linear(x, weight, bias)
+        if not _onednn_is_faster(torch.get_num_threads()):
+            return F.linear(x, weight, bias)
         return _Product.apply(x, weight, bias)
-    return F.linear(x, weight, bias)
+
+    def large(self, x: Tensor) -> bool:
+        """Is it a product in float32 that is worth the calls?"""
+        kinds = {t.dtype for t in (x, self.weight, self.bias) if t is not None}
+        enough = x.dim() > 1 and x.numel() * self.out_features >= _LARGE
+        return enough and kinds == {torch.float32}
 
 # %% ../../nbs/18_training_products.ipynb #18a00016
 @contextmanager
 def fast_products(model: nn.Module) -> Iterator[None]:
     """A model whose large float32 products on a CPU are computed by the library that is
-    faster here. It is meant for a forward pass, and for the backward pass where something
-    is computed again there. Left, the model is as it was.
+    faster here, meant for a forward and a backward pass.
+
+    Where a part is computed again in the backward pass, that belongs inside. A copy that is
+    made inside keeps what it finds.
     """
-    layers = _layers_of(model) if can_onednn(torch.float32) else []
-    for layer in layers:
-        vars(layer)["forward"] = partial(_multiply, layer)
+    layers: list[nn.Module] = []
     try:
+        if can_onednn(torch.float32):
+            for module in model.modules():
+                if type(module) is nn.Linear and _is_plain(module):
+                    layers.append(module)
+                    module.__class__ = _Linear
         yield
     finally:
         for layer in layers:
-            vars(layer).pop("forward", None)
+            layer.__class__ = nn.Linear
 
 
-def _layers_of(model: nn.Module) -> list[nn.Linear]:
-    """Return the layers that may multiply in another way."""
-    modules = [*model.modules()]
-    compiled = (getattr(m, "_compiled_call_impl", None) or "_orig_mod" in m._modules
-                for m in modules)
-    if any(compiled):
-        return []
-    return [m for m in modules if type(m) is nn.Linear and "forward" not in vars(m)
-            and type(m.weight) is nn.Parameter and m.weight.device.type == "cpu"
-            and m.weight.dtype == torch.float32]
+def _is_plain(layer: nn.Linear) -> bool:
+    """Has a layer its class's ``forward``, and a matrix of its own on a CPU in float32?"""
+    weight = layer.weight
+    return ("forward" not in vars(layer) and type(weight) is nn.Parameter
+            and weight.device.type == "cpu" and weight.dtype == torch.float32)
