@@ -64,7 +64,7 @@ class Loader:
 
 # ../nbs/18_training_products.ipynb #18a00021
 @onednn
-@pytest.mark.parametrize("shape", [(7, 12), (2, 5, 12), (1, 12)])
+@pytest.mark.parametrize("shape", [(7, 12), (2, 5, 12), (1, 12), (100, 12)])
 @pytest.mark.parametrize("V", [3, 12, 40])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_product_and_its_gradients_are_those_of_linear(shape, V, bias):
