@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gpt2_book.evaluation import token_losses
 from gpt2_book.model import GPT, GPTConfig
 from gpt2_book.training import TrainConfig, Trainer, evaluate
 from gpt2_book.workshop import training_products
@@ -274,11 +275,13 @@ def test_the_trainer_and_evaluate_take_the_faster_way(planted):
         assert len(calls) == (name == "onednn") * 4 * 9
         losses.append(evaluate(model, [Loader().next_batch()]))
         assert len(calls) == (name == "onednn") * 5 * 9
+        losses.append(token_losses(model, torch.arange(9)).mean().item())
+        assert len(calls) == (name == "onednn") * 6 * 9
         runs[name] = torch.tensor(losses)
         compiled = Trainer(copy.deepcopy(model), Loader(), TrainConfig(steps=1, compile=True))
         compiled.objective.compile(backend="eager")
         compiled.update()
-        assert len(calls) == (name == "onednn") * 5 * 9, "the compiler's products are its own"
+        assert len(calls) == (name == "onednn") * 6 * 9, "the compiler's products are its own"
         torch._dynamo.reset()
     torch.testing.assert_close(*runs.values(), rtol=1e-4, atol=1e-4)
     assert runs["linear"][0] > runs["linear"][3] + 0.1
