@@ -2,7 +2,8 @@
 
 python benchmarks/train.py --save          every way, interleaved (a quarter of an hour on two cores), kept in results/
 python benchmarks/train.py --batch 1 --length 256 --rounds 1 --ways ours "plain loop"
-python benchmarks/train.py --save --precision float32 --batch 4 --length 256 --ways "Hugging Face" "plain loop, fused" "ours, as it is"
+python benchmarks/train.py --save --precision float32 --batch 4 --length 256 --rounds 5 \\
+    --ways "Hugging Face" "plain loop, fused" "plain loop, fused, compile" "ours, as it is"
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from gpt2_book.training import TrainConfig, Trainer, autocast
 
 RATE, WARMUP = 6e-4, 10
 PEERS = ("Hugging Face", "plain loop", "plain loop, fused", "plain loop, fused, compile")
-WAYS = (*PEERS, "ours, all logits", "ours", "ours, as it is")  # ours holds so many rows of logits as --chunk says; the last is Trainer as it is
+# ours holds so many rows of logits as --chunk says; the last is Trainer as it is
+WAYS = (*PEERS, "ours, all logits", "ours", "ours, as it is")
 
 
 class PlainAttention(nn.Module):

@@ -579,6 +579,8 @@ def test_a_layer_that_is_replaced_in_the_middle_of_a_text_makes_another_kind(mon
     mlp.c_fc.register_forward_hook(lambda *args: heard.append(1))
     reader(idx[:, :10])
     assert heard and len(kinds) == 4, "the hook of a new layer is found, and no step is compiled"
+    mlp.dropout = torch.nn.Dropout(1.0)
+    torch.testing.assert_close(reader(idx), FastLogits(model)(idx), rtol=0, atol=1e-4)
     assert all(m.training for m in model.modules())
 
 

@@ -305,10 +305,9 @@ class FastLogits(CachedLogits):
         return self.known[asked]
 
     def read(self, new: Tensor, attention_mask: Tensor | None) -> Tensor:
-        one = self.compile and new.size(1) == 1
-        if one and not self.same():
+        if self.compile and not self.same():
             self.look()
-        compiled = one and not hooked(self.hooks)
+        compiled = self.compile and new.size(1) == 1 and not hooked(self.hooks)
         ways = self.ways(len(new), compiled)
         with so_many_threads(ways.threads if new.size(1) == 1 else None):
             return (self.read_one(new, attention_mask, ways) if compiled else

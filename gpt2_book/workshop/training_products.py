@@ -110,7 +110,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
     faster here, meant for a forward and a backward pass.
 
     Where a part is computed again in the backward pass, that belongs inside. A copy that is
-    made inside keeps what it finds.
+    made inside keeps the class. Of two threads with one model, the first that leaves ends
+    it for both: what they compute stays right.
     """
     layers: list[nn.Module] = []
     try:
@@ -122,7 +123,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer.__class__ = nn.Linear
+            if type(layer) is _Linear:  # else someone has made another of it meanwhile
+                layer.__class__ = nn.Linear
 
 
 def _is_plain(layer: nn.Linear) -> bool:
