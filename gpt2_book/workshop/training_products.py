@@ -123,7 +123,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            if type(layer) is _Linear:  # else someone has made another of it meanwhile
+            kind = type(layer)
+            if kind is _Linear:  # else someone has made another of it meanwhile
                 layer.__class__ = nn.Linear
 
 
