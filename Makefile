@@ -48,11 +48,14 @@ pdf: book
 	@echo "== Printing the book"
 	@$(BIN)/python tools/build_pdf.py
 
-# Several processes of one thread each: small tensors gain nothing from more threads. A test that asks for more
-# waits for them asleep: a thread that spins would take the core from another process.
+# Several processes of one thread each: small tensors gain nothing from more threads. One process more than there are
+# cores, since tests wait: for ranks, for commands, for connections that never come. A test that asks for more threads
+# waits for them asleep: one that spins would take the core from another process. The tools are on the path for the
+# programs that the tests start (see tools/sitecustomize.py).
+WORKERS = $(shell $(BIN)/python -c "import os; mine = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count())); print(min(len(mine(0)) + 1, 8))")
 test: $(READY)
 	@echo "== Running the tests"
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --maxprocesses 8 $(ARGS)
+	@PYTHONPATH="$(CURDIR)/tools$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Asked before anything is installed: most machines have none.
 gpu:

@@ -118,6 +118,15 @@ def test_notebooks_that_train_or_compile_come_first():
     assert order == ["loop", "fast", "late", "kept", "tells", "test", "first"]
 
 
+def test_programs_that_a_notebook_starts_do_not_search_pytorch_for_garbage(monkeypatch):
+    """Neither while it is imported nor at the end, where what is left is put aside before Python looks."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    code = "import atexit, gc; print(gc.get_threshold()[0]); atexit._run_exitfuncs(); print(gc.get_freeze_count())"
+    env = run_notebooks._environment(ROOT, 1)
+    threshold, frozen = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert int(threshold) > 100_000 and int(frozen) > 1_000
+
+
 @pytest.mark.skipif(not warm_kernels.POSSIBLE, reason="kernels are forked on Linux alone")
 def test_forked_kernels_are_as_fresh_as_others_and_say_as_well_why_they_end(tmp_path, monkeypatch):
     """Each a process of its own, in a folder of its own, that has imported and done nothing else."""
