@@ -408,7 +408,9 @@ def _environment(root: Path, threads: int) -> dict[str, str]:
     }
     # a cell that asks for more threads than there are quiet cores waits asleep, not spinning
     share = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | quiet
+    # the C library of Linux keeps what a step frees for the next one, instead of asking the system for it anew
+    keep = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
+    return os.environ | {"PYTHONPATH": path, "PATH": commands} | share | keep | quiet
 
 
 def _for_the_compiler(env: dict[str, str], nb: NotebookNode) -> dict[str, str]:
