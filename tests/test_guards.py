@@ -110,6 +110,7 @@ PARTS = {
     "no bias": lambda m: setattr(m.transformer.ln_f, "bias", None),
     "a block less": lambda m: m.transformer.h.pop(1),
     "blocks in turn": lambda m: setattr(m.transformer, "h", nn.ModuleList([*m.transformer.h][::-1])),
+    "another type": lambda m: m.lm_head.bfloat16(),
     "a buffer": lambda m: m.register_buffer("seen", torch.ones(1)),
     "the last": lambda m: m.last.pop(1),
 }  # fmt: skip

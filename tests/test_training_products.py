@@ -3,7 +3,7 @@
 
 # ../nbs/18_training_products.ipynb #18a00020
 import copy
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -157,11 +157,21 @@ def test_a_model_goes_that_way_for_the_time_of_the_context(planted):
     assert all(type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear))
 
 
+@contextmanager
+def in_16_bits():
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 LEFT_ALONE = {
     "float64": (lambda m: m.double(), nullcontext), "bfloat16": (lambda m: m.bfloat16(), nullcontext),
     "autocast": (lambda m: m, lambda: torch.autocast("cpu", torch.bfloat16)),
     "a counter": (lambda m: m, lambda: FlopCounterMode(display=False)),
     "a switch": (lambda m: m, lambda: torch.backends.mkldnn.flags(enabled=False)),
+    "16 bits": (lambda m: m, in_16_bits), "a mode": (lambda m: m, lambda: torch.device("cpu")),
     "forward gradients": (lambda m: m, torch.autograd.forward_ad.dual_level),
     "compiled": (lambda m: torch.compile(m, backend="eager"), nullcontext),
     "compiled in place": (lambda m: (m.compile(backend="eager"), m)[1], nullcontext),
@@ -210,6 +220,26 @@ def test_what_linear_refuses_is_refused(planted):
     with fast_products(nn.Sequential(nn.Linear(4, 3))) as nothing:
         assert nothing is None
     assert len(calls) <= 1, "only a wrong width may come so far"
+
+
+class Marked(torch.Tensor):
+    """A class of tensors of somebody's own."""
+
+
+@onednn
+def test_tensors_of_another_layout_or_class_are_left_alone(planted):
+    _, calls = planted("onednn")
+    layer, rows = nn.Linear(4, 3), torch.randn(5, 4)
+    nested = torch.nested.nested_tensor([rows, rows[:2]], layout=torch.jagged)
+    strided = torch.nested.nested_tensor([rows, rows[:2]])
+    for x in (nested, strided, rows.to_sparse(), rows.as_subclass(Marked)):
+        wanted = layer(x)
+        with fast_products(layer):
+            found = layer(x)
+        assert type(found) is type(wanted) and not calls
+    layer.weight = nn.Parameter(layer.weight.detach().to_sparse_csr())
+    with fast_products(layer):
+        assert layer(rows).shape == (5, 3) and not calls
 
 
 @onednn

@@ -276,7 +276,7 @@ class FastLogits(CachedLogits):
             CPU.
         compile: have the step for one token compiled. While the model has forward hooks it
             runs uncompiled. A layer may be replaced between two steps; the ``data`` of a
-            weight may not be exchanged for some of another shape.
+            weight may not be exchanged for some of another shape or layout.
         chunk: the most tokens of a prompt that are read at once.
         size: the most tokens that the cache must hold. With ``compile`` it is as long as
             the model's context, so that the next text can have it.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -132,9 +132,11 @@ def compile_step(step: Callable[..., Tensor], device: str) -> Callable[..., Tens
     """
     import torch._dynamo.config as dynamo  # takes a second to load
 
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device == "cuda" else {
-        # the kind and the guards know the shapes
-        "dynamic": True, "options": {"size_asserts": False, **_fewer_guards()}}
+    how: dict[str, Any] = {"dynamic": True}
+    if device == "cuda":
+        how = {"mode": "reduce-overhead"}
+    elif device == "cpu":  # the kind and the guards know the shapes
+        how["options"] = {"size_asserts": False, **_fewer_guards()}
     name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
     if name in signature(torch.compile).parameters:
         how[name] = _MOST_GRAPHS
@@ -145,7 +147,9 @@ def compile_step(step: Callable[..., Tensor], device: str) -> Callable[..., Tens
 
 def watch(modules: Sequence[nn.Module]) -> Callable[[], bool]:
     """Return a function that says whether the modules still have the parts that they have
-    now: the same modules, parameters and buffers in the same places.
+    now: the same modules, parameters and buffers in the same places, of the same types.
+
+    A place that is empty now is not looked at, nor is the shape of a tensor's ``data``.
     """
     places = [own for m in modules for name in _PARTS if (own := vars(m)[name])]
 
@@ -153,7 +157,15 @@ def watch(modules: Sequence[nn.Module]) -> Callable[[], bool]:
         return [*chain.from_iterable(map(dict.values, places))]
 
     before = parts()
-    return lambda: len(now := parts()) == len(before) and all(map(is_, now, before))
+    tensors = [part for part in before if isinstance(part, Tensor)]
+    types = [t.dtype for t in tensors]
+
+    def same() -> bool:
+        now = parts()
+        return (len(now) == len(before) and all(map(is_, now, before))
+                and all(map(is_, map(attrgetter("dtype"), tensors), types)))
+
+    return same
 
 
 def hooks_of(modules: Sequence[nn.Module]) -> list[Mapping]:

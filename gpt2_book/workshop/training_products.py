@@ -79,11 +79,19 @@ def _onednn_is_faster(threads: int) -> bool:
 
 def _others_look() -> bool:
     """Does something look at each operation, or change it, that does not know ours?
-    Autocast, a transform of ``torch.func``, a counter of operations, or a switch.
+    Autocast, a transform of ``torch.func``, a mode such as a counter, or a switch.
     """
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
     return (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active()
-            or torch._C._len_torch_dispatch_stack() > 0 or forward_ad._current_level >= 0
-            or not torch._C._get_mkldnn_enabled())
+            or modes > 0 or forward_ad._current_level >= 0
+            or not torch._C._get_mkldnn_enabled() or _in_16_bits())
+
+
+def _in_16_bits() -> bool:
+    """Has the user allowed that products of float32 are computed in 16 bits?"""
+    if hasattr(torch.backends.mkldnn, "matmul"):  # since torch 2.9
+        return torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    return torch.get_float32_matmul_precision() == "medium"
 
 
 class _Linear(nn.Linear):
@@ -99,9 +107,13 @@ class _Linear(nn.Linear):
 
     def large(self, x: Tensor) -> bool:
         """Is it a product in float32 that is worth the calls?"""
+        plain = type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided
+        if not plain or x.is_nested or x.dim() < 2:
+            return False
+        if x.numel() * self.out_features < _LARGE:
+            return False
         kinds = {t.dtype for t in (x, self.weight, self.bias) if t is not None}
-        enough = x.dim() > 1 and x.numel() * self.out_features >= _LARGE
-        return enough and kinds == {torch.float32}
+        return kinds == {torch.float32}
 
 # %% ../../nbs/18_training_products.ipynb #18a00016
 @contextmanager
@@ -110,8 +122,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
     faster here, meant for a forward and a backward pass.
 
     Where a part is computed again in the backward pass, that belongs inside. A copy that is
-    made inside keeps the class. Of two threads with one model, the first that leaves ends
-    it for both: what they compute stays right.
+    made inside keeps the class. Of two threads with one model, the one that entered
+    first ends it for both; with checkpointing, the other may then stop with an error.
     """
     layers: list[nn.Module] = []
     try:
@@ -132,4 +144,5 @@ def _is_plain(layer: nn.Linear) -> bool:
     """Has a layer its class's ``forward``, and a matrix of its own on a CPU in float32?"""
     weight = layer.weight
     return ("forward" not in vars(layer) and type(weight) is nn.Parameter
-            and weight.device.type == "cpu" and weight.dtype == torch.float32)
+            and weight.device.type == "cpu" and weight.dtype == torch.float32
+            and weight.layout is torch.strided)
