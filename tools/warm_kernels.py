@@ -26,7 +26,7 @@ from jupyter_client.provisioning import LocalProvisioner
 
 POSSIBLE = sys.platform == "linux"
 # what takes longest, if it is installed; none of it computes anything, or starts a thread, when it is imported
-IMPORTS = ("torch", "torch._dynamo", "matplotlib.pyplot", "ipykernel.kernelapp", "transformers.models.gpt2.modeling_gpt2")
+IMPORTS = ("torch", "torch._dynamo", "matplotlib.pyplot", "ipykernel.kernelapp", "transformers.models.gpt2.modeling_gpt2", "pytest")
 
 
 class Kernel:
