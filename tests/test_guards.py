@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpt2_book.model import GPT, GPTConfig
-from gpt2_book.workshop.guards import _fewer_guards, _still_asked, for_a_step, kind_of, watch
+from gpt2_book.workshop.guards import _fewer_guards, _still_asked, compile_step, for_a_step, kind_of, watch
 
 filters = pytest.mark.skipif(not _fewer_guards(), reason="this PyTorch has no filter of guards")
 
@@ -127,6 +127,22 @@ def test_a_watch_sees_which_part_was_replaced(name):
     assert same() and same()
     PARTS[name](model)
     assert not same() and watch([*model.modules()])()
+
+
+def test_the_filter_is_for_a_cpu_alone(monkeypatch):
+    asked = {}
+
+    def compile(step, **how):
+        """Take a guard_filter_fn."""
+        asked.update(how)
+        return step
+
+    monkeypatch.setattr(torch, "compile", compile)
+    for device in ("cpu", "cuda", "mps"):
+        asked.clear()
+        assert compile_step(len, device)("four") == 4
+        assert ("guard_filter_fn" in asked.get("options", {})) == ("size_asserts" in asked.get("options", {})) == (device == "cpu")
+        assert asked.get("mode") == ("reduce-overhead" if device == "cuda" else None)
 
 
 # ../nbs/19_guards.ipynb #19a00025
